@@ -1,0 +1,51 @@
+"""What a mixer needs to know of a criterion l(output, target): does it take soft targets, and is it affine in them.
+
+For every l that is affine in its target the paper's two terms are equal, so L1 + L2 is ``2 * l(output, W)`` and costs
+one evaluation instead of three.
+"""
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from timm.loss import BinaryCrossEntropy, JsdCrossEntropy, LabelSmoothingCrossEntropy, SoftTargetCrossEntropy
+from torch import Tensor, nn
+
+from .functional import smooth_target
+
+Criterion = Callable[[Tensor, Tensor], Tensor]
+
+
+def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy of logits (B, K) with class indices (B,) or distributions (B, K), mean over the batch."""
+    return F.cross_entropy(output, target)
+
+
+def is_affine(criterion: Criterion) -> bool:
+    """Return whether the criterion is known to be affine in a soft target. A subclass may not be: it is not known."""
+    if type(criterion) is BinaryCrossEntropy:
+        return criterion.target_threshold is None
+    known = (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss, SoftTargetCrossEntropy, LabelSmoothingCrossEntropy)
+    return criterion is cross_entropy or type(criterion) in known
+
+
+def smoothing_of(criterion: Criterion) -> float:
+    """Return the label smoothing that a criterion applies by itself."""
+    return float(getattr(criterion, "smoothing", None) or getattr(criterion, "label_smoothing", None) or 0.0)
+
+
+def for_soft_targets(criterion: Criterion) -> Criterion:
+    """Return the criterion as it acts on soft targets (B, K).
+
+    Two of timm's criteria smooth only class indices: for soft targets the smoothing is done here, with their formula.
+    A criterion that is not timm's or torch's is called with soft targets as it is.
+
+    Raises:
+        TypeError: the criterion compares augmented splits of a batch, which mixing would take apart.
+    """
+    if isinstance(criterion, JsdCrossEntropy):
+        raise TypeError("JsdCrossEntropy compares splits of one batch (--aug-splits) and cannot be used with mixing")
+    if type(criterion) is LabelSmoothingCrossEntropy:
+        return lambda output, target: F.cross_entropy(output, smooth_target(target, criterion.smoothing))
+    if type(criterion) is BinaryCrossEntropy and criterion.smoothing:
+        return lambda output, target: criterion(output, smooth_target(target, criterion.smoothing))
+    return criterion

@@ -1,0 +1,133 @@
+"""Everything random about one batch: the stream it comes from, the ways to sample, and the Draw that records it.
+
+The paper samples its masks outside the computation graph. Here the whole draw is made before the forward pass, from
+one ``torch.Generator`` on the CPU, so that the same seed gives the same draws on every device; global random state is
+neither read nor moved.
+"""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .checks import check_number
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What was drawn for one batch. Kept until the next draw, so that a recomputed forward sees the same mask.
+
+    Attributes:
+        site: name of the place that is altered; None when the batch is left as it is.
+        partner: int64, (B,), a permutation: sample ``i`` is mixed with sample ``partner[i]``.
+        lam: weight of the sample's own features inside the altered region: 0 for a swap, 1 when nothing is altered.
+        changed: bool, True where features are altered: (1, ...) for the batch or (B, ...), in the features' layout;
+            None when nothing is altered.
+        kept: float32, the paper's p_u: fraction of features not altered, 0-d, or (B,) with a mask for each sample.
+    """
+
+    site: str | None
+    partner: Tensor
+    lam: float
+    changed: Tensor | None
+    kept: Tensor
+
+    def check(self, batch_size: int) -> None:
+        """Raise ValueError where a draw made by hand contradicts itself or a batch of this size."""
+        if self.partner.shape != (batch_size,):
+            raise ValueError(f"draw.partner has shape {tuple(self.partner.shape)}, the batch needs ({batch_size},)")
+        if not torch.equal(self.partner.sort().values.cpu(), torch.arange(batch_size)):
+            raise ValueError(f"draw.partner must be a permutation of 0 .. {batch_size - 1}, got {self.partner.tolist()}")
+        check_number("draw.lam", self.lam, low=0.0, high=1.0)
+        for kept in self.kept.flatten().tolist():
+            check_number("draw.kept", kept, low=0.0, high=1.0)
+        if self.site is None:
+            return
+        if self.changed is None or self.changed.dtype is not torch.bool:
+            raise ValueError(f"draw.changed must be a bool mask when site is {self.site!r}, got {self.changed!r}")
+        if self.changed.shape[0] not in (1, batch_size):
+            raise ValueError(f"draw.changed holds {self.changed.shape[0]} masks, the batch needs 1 or {batch_size}")
+
+
+class Stream:
+    """A generator that is seeded anew for each batch from (seed, rank, number of the batch).
+
+    So ranks draw differently, the state is two integers, and a checkpoint that one rank wrote resumes every rank
+    exactly where it was.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.count = 0
+        self._generator = torch.Generator()
+
+    def next(self) -> torch.Generator:
+        """Return the generator for the next batch."""
+        digest = hashlib.blake2b(f"{self.seed}/{_rank()}/{self.count}".encode(), digest_size=4).digest()
+        self.count += 1
+        return self._generator.manual_seed(int.from_bytes(digest, "little"))
+
+    def state_dict(self) -> dict[str, int]:
+        return {"seed": self.seed, "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        try:
+            seed, count = int(state["seed"]), int(state["count"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"state of a mixer must hold the integers seed and count, got {state!r}") from error
+        self.seed, self.count = seed, count
+
+
+def _rank() -> int:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    return int(os.environ.get("RANK", 0))
+
+
+def uniform(generator: torch.Generator) -> float:
+    return torch.rand((), dtype=torch.float64, generator=generator).item()
+
+
+def integer(below: int, generator: torch.Generator) -> int:
+    return int(torch.randint(below, (), generator=generator))
+
+
+def beta(alpha: float, generator: torch.Generator) -> float:
+    """Sample Beta(alpha, alpha) as a ratio of two gammas."""
+    first, second = torch._standard_gamma(torch.full((2,), alpha, dtype=torch.float64), generator=generator).tolist()
+    if first + second == 0.0:  # a tiny alpha underflows; its limit is a fair coin
+        return float(integer(2, generator))
+    return first / (first + second)
+
+
+def bernoulli(shape: tuple[int, ...], rate: float, generator: torch.Generator, device: torch.device) -> Tensor:
+    """Sample a bool mask of independent Bernoulli(rate) values.
+
+    The gaps between successes of a Bernoulli process are geometric, so at the small rates of PatchUp drawing the gaps
+    takes a hundredth of the random numbers, and only the positions travel to the device.
+    """
+    total = torch.Size(shape).numel()
+    mask = torch.zeros(total, dtype=torch.bool, device=device)
+    if rate >= 1.0:
+        mask.fill_(True)
+    elif rate > 0.0:
+        mask[_success_positions(total, rate, generator).to(device, non_blocking=True)] = True
+    return mask.view(shape)
+
+
+def _success_positions(total: int, rate: float, generator: torch.Generator) -> Tensor:
+    expected = total * rate
+    size = int(expected + 6.0 * sqrt(expected) + 16)
+    parts: list[Tensor] = []
+    last = -1
+    while last < total:
+        gaps = torch.empty(size, dtype=torch.float64).geometric_(rate, generator=generator)
+        positions = gaps.clamp_(max=total + 1).long().cumsum(0) + last
+        parts.append(positions)
+        last = int(positions[-1])
+    positions = torch.cat(parts)
+    return positions[positions < total]

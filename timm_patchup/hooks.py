@@ -1,0 +1,97 @@
+"""The part of a mixer that lives inside the model: one hook a site, all reading the one draw that is armed.
+
+A hook copied with its model (EMA, deepcopy, pickle) is inert: only the model that a mixer was made for is altered.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from .draw import Draw
+from .functional import mix_features
+from .sites import INPUT, Site, site_module
+
+
+class Armed:
+    """The draw that the next forward pass applies. Plain attributes, so that torch.compile guards on ``site`` alone."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.disarm()
+
+    def disarm(self) -> None:
+        self.site: str | None = None
+        self.applied = True
+
+    def load(self, draw: Draw) -> None:
+        """Arm a draw; one at the input, or none at all, leaves nothing for the hooks to do."""
+        self.disarm()
+        if draw.site is None or draw.site == INPUT:
+            return
+        self.changed = draw.changed
+        self.partner = draw.partner
+        self.inverse = draw.partner.argsort()
+        # As a tensor, lam is an input of a compiled graph; as a number it would be a new graph for each batch.
+        self.lam = torch.full((), draw.lam, device=draw.partner.device) if draw.lam else None
+        self.site = draw.site
+        self.applied = False
+
+
+class SiteHook:
+    """Forward hook at one site: mixes the output when this site is the armed one and the model trains."""
+
+    def __init__(self, armed: Armed | None, site: str) -> None:
+        self.armed = armed
+        self.site = site
+
+    def __call__(self, module: nn.Module, args: object, output: Tensor) -> Tensor | None:
+        armed = self.armed
+        # `training` first: compiled eval graphs must not depend on what is armed.
+        if armed is None or not armed.model.training or armed.site != self.site:
+            return None
+        changed, partner = armed.changed, armed.partner
+        if output.shape[0] != partner.shape[0] or output.shape[1:] != changed.shape[1:]:
+            raise RuntimeError(
+                f"features at site {self.site!r} have shape {tuple(output.shape)}, but the draw was made for a batch of "
+                f"{partner.shape[0]} with {tuple(changed.shape[1:])}: call x, target = mix(x, target) before every "
+                f"training forward pass, and put others under `with mix.paused():`"
+            )
+        armed.applied = True
+        return mix_features(output, changed, partner, lam=armed.lam, inverse=armed.inverse)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "SiteHook":
+        return SiteHook(None, self.site)
+
+    def __reduce__(self) -> tuple[type["SiteHook"], tuple[None, str]]:
+        return SiteHook, (None, self.site)
+
+
+def attach(model: nn.Module, sites: list[Site], armed: Armed) -> list[torch.utils.hooks.RemovableHandle]:
+    """Hook every site inside the model.
+
+    Raises:
+        TypeError: the model is wrapped or compiled.
+        ValueError: another mixer is attached to the model.
+    """
+    _refuse_wrapped(model)
+    for module in model.modules():
+        for hook in module._forward_hooks.values():
+            if isinstance(hook, SiteHook) and hook.armed is not None:
+                raise ValueError("the model has a mixer already: call detach() on that one first")
+    return [
+        site_module(model, site).register_forward_hook(SiteHook(armed, site.name))
+        for site in sites
+        if site.module_name
+    ]
+
+
+def _refuse_wrapped(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
+    kind = type(model).__name__
+    order = "make the mixer first, then compile, then wrap"
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(f"model is a {kind}: hooks do not run in TorchScript, give the model before scripting")
+    if isinstance(model, torch._dynamo.OptimizedModule) or model._compiled_call_impl is not None:
+        raise TypeError(f"model is compiled: hooks added now would be ignored. Give the plain model; {order}")
+    if isinstance(getattr(model, "module", None), nn.Module) and "Parallel" in kind:
+        raise TypeError(f"model is wrapped in {kind}: give model.module; {order}")

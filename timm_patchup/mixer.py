@@ -1,0 +1,265 @@
+"""Mixer: a mixup-style callable that also reaches inside the network.
+
+``x, target = mix(x, target)`` draws everything for the batch, alters ``x`` if the input was drawn and otherwise arms
+the hook at the drawn site; the model then mixes its own features on the way. A method (see ``methods/``) is a
+subclass that says what is altered at a site; sites, randomness, hooks, targets and the loss are the same for all.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from . import draw as sampling
+from .checks import check_choice, check_count, check_number
+from .criterion import Criterion, cross_entropy, for_soft_targets, is_affine
+from .draw import Draw, Stream
+from .functional import Objective, kept_fraction, mix_features, mix_targets, patchup_loss, soft_target
+from .hooks import Armed, attach
+from .sites import INPUT, FeatureMap, Site, probe, resolve_sites
+
+
+class Mixer:
+    """Base of all methods: where, when and with whom to mix. A subclass defines ``alter``.
+
+    Args:
+        model: a timm model, before torch.compile or any distributed wrapper.
+        prob: probability that a batch is altered, in [0, 1].
+        sites: names of sites or modules, one of which is chosen for each altered batch; None for the paper's set.
+        objective: ``"paper"`` for L1 + L2, ``"l1"`` or ``"l2"`` for one of the two terms.
+        num_classes: number of classes; None takes ``model.num_classes``.
+        label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
+        seed: seed of the draws; each rank draws its own.
+
+    Attributes:
+        draw: the Draw of the last batch, None before the first.
+        mixup_enabled: timm's switch: False leaves every following batch as it is.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        prob: float = 1.0,
+        sites: Sequence[str] | None = None,
+        objective: Objective = "l2",
+        num_classes: int | None = None,
+        label_smoothing: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        self.prob = check_number("prob", prob, low=0.0, high=1.0)
+        self.label_smoothing = check_number("label_smoothing", label_smoothing, low=0.0, high=1.0, high_open=True)
+        self.objective: Objective = check_choice("objective", objective, get_args(Objective))
+        self.num_classes = None if num_classes is None else check_count("num_classes", num_classes, low=1)
+        self.model = model
+        self.sites: list[Site] = resolve_sites(model, sites)
+        self.draw: Draw | None = None
+        self.mixup_enabled = True
+        self._paused = 0
+        self._detached = False
+        self._labels_checked = False
+        self._maps: dict[torch.Size, dict[str, FeatureMap]] = {}
+        self._targets: tuple[Tensor, Tensor] | None = None
+        self._stream = Stream(check_count("seed", seed, low=0))
+        self._armed = Armed(model)
+        self._handles = attach(model, self.sites, self._armed)
+
+    def alter(
+        self,
+        site: Site,
+        features: FeatureMap,
+        batch_size: int,
+        generator: torch.Generator,
+        device: torch.device,
+    ) -> tuple[Tensor, float]:
+        """Draw what is altered at a site: the one thing a method must define.
+
+        Returns:
+            ``changed``, bool (1 or B, 1 or C, H, W), made on the device, and ``lam``, the weight of the own features
+            inside it, 0 for a swap.
+        """
+        raise NotImplementedError
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments this mixer was made with, as plain values."""
+        return {
+            "prob": self.prob,
+            "sites": [site.name for site in self.sites],
+            "objective": self.objective,
+            "label_smoothing": self.label_smoothing,
+            "seed": self._stream.seed,
+        }
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.settings().items())})"
+
+    def __call__(self, x: Tensor, target: Tensor, *, draw: Draw | None = None) -> tuple[Tensor, Tensor]:
+        """Draw for a batch and mix its targets; hidden features follow in the next forward pass of the model.
+
+        In eval mode, inside ``paused()`` and with ``mixup_enabled`` off nothing is altered and nothing is drawn.
+
+        Args:
+            x: (B, C, H, W), floating point; not changed in place.
+            target: int (B,) class indices, or float (B, K) distributions.
+            draw: replay this draw instead of making one; the stream does not move.
+
+        Returns:
+            The images, mixed if the input was drawn, and the soft targets W, float32 (B, K).
+
+        Raises:
+            ValueError, TypeError: the batch or its targets do not fit.
+            RuntimeError: the draw before this one was never applied, or the mixer is detached.
+        """
+        if self._detached:
+            raise RuntimeError("this mixer is detached from its model: make a new one")
+        self._require_applied()
+        own = self._own_target(x, target)
+        if draw is not None:
+            draw.check(len(x))
+            check_choice("draw.site", draw.site, [None, *(site.name for site in self.sites)])
+        elif self.mixup_enabled and not self._paused and self.model.training:
+            draw = self._make_draw(x)
+        else:
+            draw = _no_draw(x)
+        self.draw, self._targets = draw, None
+        self._armed.load(draw)
+        if draw.changed is None:
+            return x, own
+        if draw.site == INPUT:
+            x = mix_features(x, draw.changed, draw.partner, lam=draw.lam)
+        changed_target, mixed_target = mix_targets(own, draw.partner, kept=draw.kept, lam=draw.lam)
+        self._targets = own, changed_target
+        return x, mixed_target
+
+    def loss(self, output: Tensor, target: Tensor, criterion: Criterion | None = None) -> Tensor:
+        """Return the loss of the last batch: the objective if it was altered, ``criterion(output, target)`` if not.
+
+        Args:
+            output: logits, (B, K).
+            target: what the mixer returned for this batch.
+            criterion: l(output, target) on soft targets; None for cross-entropy. timm's and torch's classification
+                losses are known, others get soft targets (B, K).
+
+        Raises:
+            RuntimeError: the draw was never applied, so the loss would be that of a batch that was not mixed.
+        """
+        self._require_applied()
+        criterion = cross_entropy if criterion is None else criterion
+        soft = for_soft_targets(criterion) if target.ndim == 2 else criterion
+        if self._targets is None or self.draw is None:
+            return soft(output, target)
+        if is_affine(criterion):
+            loss = soft(output, target)
+            return 2.0 * loss if self.objective == "paper" else loss
+        own, changed_target = self._targets
+        kept = self.draw.kept
+        if kept.ndim == 1 and self.objective != "l2" and soft(output.detach(), target).shape != kept.shape:
+            raise ValueError(
+                "a mask for each sample with this criterion needs a loss for each sample: give a criterion with "
+                "reduction='none', or objective='l2', or mask='batch'"
+            )
+        return patchup_loss(
+            output,
+            target=own,
+            changed_target=changed_target,
+            mixed_target=target,
+            kept=kept,
+            criterion=soft,
+            objective=self.objective,
+        )
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Alter nothing inside, whatever is drawn: for a clean forward pass in train mode."""
+        site, draw = self._armed.site, self.draw
+        self._armed.site = None
+        self._paused += 1
+        try:
+            yield
+        finally:
+            self._paused -= 1
+            if self.draw is draw:
+                self._armed.site = site
+
+    def detach(self) -> None:
+        """Take every hook off the model, which is then as it was."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._armed.disarm()
+        self._detached = True
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the state of the draws, for an exact resume; the same on every rank."""
+        return self._stream.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on drawing where ``state_dict`` was taken."""
+        self._stream.load_state_dict(state)
+
+    def _make_draw(self, x: Tensor) -> Draw:
+        generator = self._stream.next()
+        if sampling.uniform(generator) >= self.prob:
+            return _no_draw(x)
+        site = self.sites[sampling.integer(len(self.sites), generator)]
+        partner = torch.randperm(len(x), generator=generator).to(x.device, non_blocking=True)
+        features = self._map_at(site, x)
+        changed, lam = self.alter(site, features, len(x), generator, x.device)
+        kept = kept_fraction(changed)
+        if features.nhwc:
+            changed = changed.permute(0, 2, 3, 1).contiguous()
+        return Draw(site.name, partner, lam, changed, kept)
+
+    def _map_at(self, site: Site, x: Tensor) -> FeatureMap:
+        if site.name == INPUT:
+            return FeatureMap(*x.shape[1:])
+        size = x.shape[1:]
+        if size not in self._maps:
+            self._maps[size] = probe(self.model, self.sites, x)
+        return self._maps[size][site.name]
+
+    def _require_applied(self) -> None:
+        if self._armed.applied:
+            return
+        site = self._armed.site
+        self._armed.disarm()
+        raise RuntimeError(
+            f"the draw at site {site!r} was never applied: no training forward pass of the model reached that site "
+            f"after mix(x, target). Was another model (a copy?) run, the model in eval mode or the pass under paused()?"
+        )
+
+    def _own_target(self, x: Tensor, target: Tensor) -> Tensor:
+        """Check the batch and return its targets as distributions."""
+        if not isinstance(x, Tensor) or x.ndim != 4 or not x.is_floating_point():
+            given = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+            raise TypeError(f"x must be a floating point tensor (B, C, H, W), got {given}")
+        if len(x) == 0:
+            raise ValueError(f"x is an empty batch of shape {tuple(x.shape)}: mixing needs at least one sample")
+        if not isinstance(target, Tensor) or target.ndim != (2 if target.is_floating_point() else 1):
+            given = f"{target.dtype} {tuple(target.shape)}" if isinstance(target, Tensor) else type(target).__name__
+            raise TypeError(f"target must be int (B,) class indices or float (B, K) distributions, got {given}")
+        if len(target) != len(x):
+            raise ValueError(f"target has {len(target)} rows, x has {len(x)} samples")
+        num_classes = self.num_classes or getattr(self.model, "num_classes", None)
+        if target.ndim == 2:
+            if num_classes and target.shape[1] != num_classes:
+                raise ValueError(f"target has {target.shape[1]} columns, num_classes is {num_classes}")
+            return soft_target(target, target.shape[1], label_smoothing=self.label_smoothing)
+        if not num_classes:
+            raise ValueError("class indices need num_classes: give it to the mixer, the model does not say")
+        # On an accelerator a look at the values waits for the device, so there only the first batch is looked at.
+        if target.device.type == "cpu" or not self._labels_checked:
+            low, high = int(target.min()), int(target.max())
+            if low < 0 or high >= num_classes:
+                wrong = low if low < 0 else high
+                raise ValueError(f"target holds the label {wrong}, num_classes is {num_classes}: 0 to {num_classes - 1}")
+            self._labels_checked = True
+        return soft_target(target.long(), num_classes, label_smoothing=self.label_smoothing)
+
+
+def _no_draw(x: Tensor) -> Draw:
+    """Return the draw of a batch that is left as it is."""
+    partner = torch.arange(len(x), device=x.device)
+    return Draw(None, partner, 1.0, None, torch.ones((), device=x.device))
