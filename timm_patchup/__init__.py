@@ -4,8 +4,19 @@ from .draw import Draw
 from .methods import create_mixer, list_methods
 from .methods.patchup import PatchUp
 from .mixer import Mixer
+from .plugin import register, unregister
 from .sites import list_sites
 from .task import MixTask
 
 __version__ = "0.1.0"
-__all__ = ["Draw", "MixTask", "Mixer", "PatchUp", "create_mixer", "list_methods", "list_sites"]
+__all__ = [
+    "Draw",
+    "MixTask",
+    "Mixer",
+    "PatchUp",
+    "create_mixer",
+    "list_methods",
+    "list_sites",
+    "register",
+    "unregister",
+]

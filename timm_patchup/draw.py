@@ -41,7 +41,7 @@ class Draw:
         if self.partner.shape != (batch_size,):
             raise ValueError(f"draw.partner has shape {tuple(self.partner.shape)}, the batch needs ({batch_size},)")
         if not torch.equal(self.partner.sort().values.cpu(), torch.arange(batch_size)):
-            raise ValueError(f"draw.partner must be a permutation of 0 .. {batch_size - 1}, got {self.partner.tolist()}")
+            raise ValueError(f"draw.partner must be a permutation of {batch_size} samples, got {self.partner.tolist()}")
         check_number("draw.lam", self.lam, low=0.0, high=1.0)
         for kept in self.kept.flatten().tolist():
             check_number("draw.kept", kept, low=0.0, high=1.0)

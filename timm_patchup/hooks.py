@@ -14,26 +14,46 @@ from .sites import INPUT, Site, site_module
 class Armed:
     """The draw that the next forward pass applies. Plain attributes, so that torch.compile guards on ``site`` alone."""
 
+    changed: Tensor
+    partner: Tensor
+    inverse: Tensor
+    lam: Tensor | None
+
     def __init__(self, model: nn.Module) -> None:
         self.model = model
+        self.traced: set[str] = set()
         self.disarm()
 
     def disarm(self) -> None:
         self.site: str | None = None
-        self.applied = True
+        self.pending: str | None = None
+        self.applied = self.ran = False
 
     def load(self, draw: Draw) -> None:
         """Arm a draw; one at the input, or none at all, leaves nothing for the hooks to do."""
         self.disarm()
-        if draw.site is None or draw.site == INPUT:
+        if draw.changed is None or draw.site == INPUT:
             return
         self.changed = draw.changed
         self.partner = draw.partner
         self.inverse = draw.partner.argsort()
         # As a tensor, lam is an input of a compiled graph; as a number it would be a new graph for each batch.
         self.lam = torch.full((), draw.lam, device=draw.partner.device) if draw.lam else None
-        self.site = draw.site
-        self.applied = False
+        self.site = self.pending = draw.site
+
+    def unapplied(self) -> str | None:
+        """Return the site whose draw no forward pass has applied yet.
+
+        Eager code marks the draw where it mixes. A compiled graph cannot: a side effect inside a checkpointed region
+        breaks it. There the site was noted while the graph was traced, and the pass is noted where the model ends.
+        """
+        if self.applied or (self.ran and self.pending in self.traced):
+            return None
+        return self.pending
+
+    @torch.compiler.assume_constant_result
+    def note_traced(self, site: str) -> None:
+        self.traced.add(site)
 
 
 class SiteHook:
@@ -51,22 +71,33 @@ class SiteHook:
         changed, partner = armed.changed, armed.partner
         if output.shape[0] != partner.shape[0] or output.shape[1:] != changed.shape[1:]:
             raise RuntimeError(
-                f"features at site {self.site!r} have shape {tuple(output.shape)}, but the draw was made for a batch of "
-                f"{partner.shape[0]} with {tuple(changed.shape[1:])}: call x, target = mix(x, target) before every "
+                f"features at site {self.site!r} have shape {tuple(output.shape)}, but the draw was made for a batch "
+                f"of {partner.shape[0]} with {tuple(changed.shape[1:])}: call x, target = mix(x, target) before every "
                 f"training forward pass, and put others under `with mix.paused():`"
             )
-        armed.applied = True
+        if torch.compiler.is_compiling():
+            armed.note_traced(self.site)
+        else:
+            armed.applied = True
         return mix_features(output, changed, partner, lam=armed.lam, inverse=armed.inverse)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "SiteHook":
-        return SiteHook(None, self.site)
+        return type(self)(None, self.site)
 
     def __reduce__(self) -> tuple[type["SiteHook"], tuple[None, str]]:
-        return SiteHook, (None, self.site)
+        return type(self), (None, self.site)
+
+
+class EndHook(SiteHook):
+    """Forward hook of the whole model: notes that a training pass ran with something armed."""
+
+    def __call__(self, module: nn.Module, args: object, output: object) -> None:
+        if self.armed is not None and self.armed.model.training:
+            self.armed.ran = True
 
 
 def attach(model: nn.Module, sites: list[Site], armed: Armed) -> list[torch.utils.hooks.RemovableHandle]:
-    """Hook every site inside the model.
+    """Hook every site inside the model, and the model itself where a site is inside.
 
     Raises:
         TypeError: the model is wrapped or compiled.
@@ -77,11 +108,11 @@ def attach(model: nn.Module, sites: list[Site], armed: Armed) -> list[torch.util
         for hook in module._forward_hooks.values():
             if isinstance(hook, SiteHook) and hook.armed is not None:
                 raise ValueError("the model has a mixer already: call detach() on that one first")
-    return [
-        site_module(model, site).register_forward_hook(SiteHook(armed, site.name))
-        for site in sites
-        if site.module_name
-    ]
+    inside = [site for site in sites if site.module_name]
+    handles = [site_module(model, site).register_forward_hook(SiteHook(armed, site.name)) for site in inside]
+    if handles:
+        handles.append(model.register_forward_hook(EndHook(armed, "")))
+    return handles
 
 
 def _refuse_wrapped(model: nn.Module) -> None:

@@ -118,7 +118,8 @@ class Mixer:
         own = self._own_target(x, target)
         if draw is not None:
             draw.check(len(x))
-            check_choice("draw.site", draw.site, [None, *(site.name for site in self.sites)])
+            if draw.site is not None:
+                check_choice("draw.site", draw.site, [site.name for site in self.sites])
         elif self.mixup_enabled and not self._paused and self.model.training:
             draw = self._make_draw(x)
         else:
@@ -221,9 +222,9 @@ class Mixer:
         return self._maps[size][site.name]
 
     def _require_applied(self) -> None:
-        if self._armed.applied:
+        site = self._armed.unapplied()
+        if site is None:
             return
-        site = self._armed.site
         self._armed.disarm()
         raise RuntimeError(
             f"the draw at site {site!r} was never applied: no training forward pass of the model reached that site "
@@ -254,7 +255,9 @@ class Mixer:
             low, high = int(target.min()), int(target.max())
             if low < 0 or high >= num_classes:
                 wrong = low if low < 0 else high
-                raise ValueError(f"target holds the label {wrong}, num_classes is {num_classes}: 0 to {num_classes - 1}")
+                raise ValueError(
+                    f"target holds the label {wrong}, allowed are 0 to num_classes - 1 = {num_classes - 1}"
+                )
             self._labels_checked = True
         return soft_target(target.long(), num_classes, label_smoothing=self.label_smoothing)
 

@@ -6,7 +6,7 @@ site too. What a site really gives is only known once the model has run, so ``pr
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -16,7 +16,12 @@ from torch import Tensor, nn
 INPUT = "input"
 PAPER_SITES = (INPUT, "stem", "stage1", "stage2")
 # What timm calls the part before the first stage where feature_info does not list it, in order of preference.
-_STEM_MODULES = ("stem", "patch_embed", "bn1", "conv_stem", "base_layer")
+_STEM_MODULES = ("stem", "patch_embed", "bn1", "conv_stem", "base_layer", "conv1")
+# What timm calls the stages where feature_info names none that exist.
+_STAGE_SERIES = ("stages.#", "stage#", "layers.#", "layer#", "blocks.#")
+# Modules that features pass by although feature_info lists them, for a model's class: the head of MobileNetV5 reads its
+# last two stages, and every cell of the NASNets the two cells before it.
+_BYPASSED = {"NASNetALarge": "cell_", "PNASNet5Large": "cell_", "MobileNetV5": "blocks.3"}
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,8 @@ def resolve_sites(model: nn.Module, names: Sequence[str] | None) -> list[Site]:
         sites = [named[name] for name in PAPER_SITES if name in named]
         if len(sites) < 2:
             raise ValueError(
-                f"{_kind(model)} has no feature_info that names its stages, so sites=None finds nothing to mix. "
-                f"Give module names, for example sites={_suggest_modules(model)}, or sites=['input']"
+                f"{_kind(model)} {_why_no_sites(model)}, so sites=None finds nothing inside it to mix. Give "
+                f"sites=['input'], or the names of modules (model.named_modules()) that give a map (B, C, H, W)"
             )
         return sites
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
@@ -107,98 +112,154 @@ def site_module(model: nn.Module, site: Site) -> nn.Module:
 
 @torch.no_grad()
 def probe(model: nn.Module, sites: Sequence[Site], x: Tensor) -> dict[str, FeatureMap]:
-    """Run one sample through the model in eval mode and return what each site gives.
+    """Run the model once in eval mode on made-up images and return what each site gives.
 
-    Running statistics, training flags and gradients stay as they are.
+    Running statistics, training flags, gradients and global random state stay as they are.
 
     Args:
         model: the model, not wrapped.
         sites: the sites to look at.
-        x: (B, C, H, W), a batch of the size to probe; its first sample is used.
+        x: (B, C, H, W), a batch of the size to probe; its values are not looked at.
 
     Raises:
         ValueError: a site does not run exactly once, or does not give a map (B, C, H, W) or (B, H, W, C).
     """
-    maps = {INPUT: FeatureMap(*x.shape[1:])}
     outputs: dict[str, list[object]] = {site.name: [] for site in sites if site.module_name}
     handles, flags = [], [(module, module.training) for module in model.modules()]
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), x.dtype)
-    try:
-        for site in sites:
-            if site.module_name:
-                handles.append(site_module(model, site).register_forward_hook(_recorder(outputs[site.name])))
-        model.eval()
-        model(x[:1].to(dtype))
-    finally:
-        for handle in handles:
-            handle.remove()
-        for module, training in flags:
-            module.training = training
+    images = _images_that_differ_below(x).to(dtype)
+    accelerators = [] if x.device.type == "cpu" else [x.device]
+    with torch.random.fork_rng(accelerators, device_type=x.device.type):
+        try:
+            for site in sites:
+                if site.module_name:
+                    handles.append(site_module(model, site).register_forward_hook(_recorder(outputs[site.name])))
+            model.eval()
+            model.forward(images)  # not model(images): a model compiled in place would not run the new hooks
+        finally:
+            for handle in handles:
+                handle.remove()
+            for module, training in flags:
+                module.training = training
+    maps: dict[str, FeatureMap] = {INPUT: FeatureMap(*x.shape[1:])}
+    faults: dict[str, str] = {}
     for site in sites:
         if site.module_name:
-            maps[site.name] = _as_map(model, site, outputs[site.name], x)
+            found = _as_map(outputs[site.name], site.channels, images)
+            if isinstance(found, FeatureMap):
+                maps[site.name] = found
+            else:
+                faults[site.name] = f"site {site.name!r} (module {site.module_name!r} of {_kind(model)}) {found}"
+    if faults:
+        raise ValueError(f"{next(iter(faults.values()))}. What can be mixed here: sites={list(maps)}")
     return maps
 
 
-def _recorder(seen: list[object]):
+def _recorder(seen: list[object]) -> Callable[[nn.Module, object, object], None]:
     def record(module: nn.Module, args: object, output: object) -> None:
-        seen.append(output.shape if isinstance(output, Tensor) else output)
+        seen.append(output)
 
     return record
 
 
 def _named_sites(model: nn.Module) -> list[Site]:
-    info = getattr(model, "feature_info", None) or []
-    entries = [(str(entry["module"]), entry.get("num_chs")) for entry in info]
-    modules = dict(model.named_modules())
-    sites = [Site(INPUT, "")]
+    # The root is the whole net, and a ModuleList is never called.
+    modules = {name: module for name, module in model.named_modules() if name and not isinstance(module, nn.ModuleList)}
+    entries = _listed(model)
+    if not any(name in modules for name, _ in entries):
+        series = next((series for series in _STAGE_SERIES if series in map(_series, modules)), None)
+        entries = [(name, None) for name in modules if _series(name) == series]
     # Stages are a numbered series (layer1, layer2, ... or stages.0, stages.1, ...); an entry before it is the stem.
-    if len(entries) > 1 and _series(entries[0][0]) != _series(entries[1][0]):
-        stem, entries = entries[:1], entries[1:]
-    else:
-        stem = [(name, None) for name in _STEM_MODULES if name in modules][:1] if entries else []
-    sites += [Site("stem", name, channels) for name, channels in stem]
-    sites += [Site(f"stage{i}", name, channels) for i, (name, channels) in enumerate(entries, start=1)]
-    return [site for site in sites if site.name == INPUT or (site.module_name and site.module_name in modules)]
+    has_stem = len(entries) > 1 and _series(entries[0][0]) != _series(entries[1][0])
+    stem, stages = (entries[0], entries[1:]) if has_stem else (("", None), entries)
+    if stages and stem[0] not in modules:
+        beside = stages[0][0].rpartition(".")[0]
+        places = [*_STEM_MODULES, *(f"{beside}.{name}" for name in _STEM_MODULES)]
+        stem = (next((name for name in places if name in modules), ""), None)
+    sites = {"": Site(INPUT, "")}
+    bypassed = _BYPASSED.get(type(model).__name__)
+    for number, (listed, channels) in enumerate([stem, *stages]):
+        if listed in modules and not (bypassed and bypassed in listed):
+            module_name = _cut(modules, listed)
+            site = Site(f"stage{number}" if number else "stem", module_name, channels if module_name == listed else None)
+            sites.setdefault(module_name, site)
+    return list(sites.values())
+
+
+def _listed(model: nn.Module) -> list[tuple[str, int | None]]:
+    """Return module name and number of channels of every entry of the model's feature_info."""
+    return [(str(entry["module"]), entry.get("num_chs")) for entry in getattr(model, "feature_info", None) or []]
+
+
+def _cut(modules: dict[str, nn.Module], module_name: str) -> str:
+    """Return the outermost module around the named one that has a forward of its own, or the named one itself.
+
+    Inside such a module (a residual block, say) features may pass by on another branch; all of them meet at its end.
+    """
+    parts = module_name.split(".")
+    for depth in range(1, len(parts)):
+        around = ".".join(parts[:depth])
+        if around in modules and not isinstance(modules[around], nn.Sequential):
+            return around
+    return module_name
 
 
 def _series(module_name: str) -> str:
     return re.sub(r"\d+", "#", module_name)
 
 
-def _as_map(model: nn.Module, site: Site, outputs: list[object], x: Tensor) -> FeatureMap:
-    where = f"site {site.name!r} (module {site.module_name!r} of {_kind(model)})"
-    remedy = f"leave it out, for example sites=['input'], or name another module, for example {_suggest_modules(model)}"
+def _images_that_differ_below(x: Tensor) -> Tensor:
+    """Return two images of the size of ``x`` that are equal in their upper half only."""
+    image = torch.arange(x[0].numel(), device=x.device).sin().view(1, *x.shape[1:])
+    other = image.clone()
+    other[..., x.shape[-2] // 2 :, :].neg_()
+    return torch.cat([image, other])
+
+
+def _as_map(outputs: list[object], channels: int | None, images: Tensor) -> FeatureMap | str:
+    """Return the map that a site gave, or what is wrong with its outputs."""
     if len(outputs) != 1:
         times = "is never called" if not outputs else f"is called {len(outputs)} times"
-        raise ValueError(f"{where} {times} in a forward pass, mixing needs exactly one call: {remedy}")
-    shape = outputs[0]
-    if not isinstance(shape, torch.Size):
-        raise ValueError(f"{where} gives a {type(shape).__name__}, mixing needs one tensor (B, C, H, W): {remedy}")
-    layout = _layout(shape, site.channels, x.shape[-2], x.shape[-1])
-    if layout is None:
-        kind = "tokens (B, N, C)" if len(shape) == 3 else f"a tensor of shape (B, {', '.join(map(str, shape[1:]))})"
-        raise ValueError(f"{where} gives {kind}, mixing needs a map (B, C, H, W) or (B, H, W, C): {remedy}")
-    return layout
+        return f"{times} in a forward pass, mixing needs exactly one call"
+    layouts = _layouts(outputs[0], channels, images.shape[-2], images.shape[-1])
+    if not layouts:
+        return f"gives {_describe(outputs[0])}, mixing needs one map (B, C, H, W) or (B, H, W, C)"
+    return max(layouts, key=lambda layout: _share_below(outputs[0], 0 if layout.nhwc else 1))
 
 
-def _layout(shape: torch.Size, channels: int | None, height: int, width: int) -> FeatureMap | None:
-    """Tell NCHW from NHWC by the known number of channels, then by which pair of sides has the image's proportions."""
-    if len(shape) != 4:
-        return None
-    _, a, b, c = shape
-    candidates = [FeatureMap(a, b, c), FeatureMap(c, a, b, nhwc=True)]
-    candidates = [m for m in candidates if m.channels == channels] or candidates
-    return next((m for m in candidates if abs(m.width - m.height * width / height) <= 1.0), None)
+def _layouts(output: object, channels: int | None, height: int, width: int) -> list[FeatureMap]:
+    """Return the layouts that have the stated number of channels and the image's proportions: mostly just one."""
+    if not isinstance(output, Tensor) or output.ndim != 4:
+        return []
+    _, a, b, c = output.shape
+    layouts = [FeatureMap(a, b, c), FeatureMap(c, a, b, nhwc=True)]
+    layouts = [layout for layout in layouts if layout.channels == channels] or layouts
+    return [layout for layout in layouts if abs(layout.width - layout.height * width / height) <= 1.0]
 
 
-def _suggest_modules(model: nn.Module) -> list[str]:
-    """Name the first children that hold a convolution and are not the classifier: likely places for a map."""
-    found = []
-    for name, child in model.named_children():
-        if any(isinstance(module, nn.Conv2d) for module in child.modules()) and "head" not in name:
-            found.append(name)
-    return found[:2] or ["input"]
+def _share_below(output: Tensor, rows_dim: int) -> float:
+    """Return how much of the difference between two samples lies in the second half of a dimension.
+
+    For images that differ in their lower half this is near 1 along the rows and near 1/2 along the channels.
+    """
+    difference = (output[0] - output[1]).abs().float()
+    rows = difference.shape[rows_dim]
+    return float(difference.narrow(rows_dim, rows // 2, rows - rows // 2).sum() / difference.sum())
+
+
+def _describe(output: object) -> str:
+    if isinstance(output, (tuple, list)):
+        return f"a {type(output).__name__} of {', '.join(map(_describe, output))}"
+    if not isinstance(output, Tensor):
+        return type(output).__name__
+    shape = f"(B, {', '.join(map(str, output.shape[1:]))})"
+    return f"tokens (B, N, C) = {shape}" if output.ndim == 3 else f"a tensor {shape}"
+
+
+def _why_no_sites(model: nn.Module) -> str:
+    if listed := _listed(model):
+        return f"has a feature_info that names modules which do not exist ({', '.join(name for name, _ in listed[:3])})"
+    return "has no feature_info, and no modules called stages, layers or blocks"
 
 
 def _kind(model: nn.Module) -> str:

@@ -1,6 +1,6 @@
 """The methods, one file each, in one registry: ``list_methods()`` and ``create_mixer(name, model, **overrides)``."""
 
 from . import none, patchup
-from .registry import create_mixer, list_methods, method_defaults
+from .registry import check_settings, create_mixer, list_methods, method_parameters
 
-__all__ = ["create_mixer", "list_methods", "method_defaults", "none", "patchup"]
+__all__ = ["check_settings", "create_mixer", "list_methods", "method_parameters", "none", "patchup"]

@@ -69,8 +69,9 @@ class PatchUp(Mixer):
         self.alpha = check_number("alpha", alpha, low=0.0, low_open=True)
         self.mask: MaskOf = check_choice("mask", mask, get_args(MaskOf))
         self.input_mask: InputMask = check_choice("input_mask", input_mask, get_args(InputMask))
-        several = isinstance(block_size, Sequence)
-        sizes = [check_count("block_size", size, low=1) for size in (block_size if several else [block_size])]
+        several = isinstance(block_size, Sequence) and not isinstance(block_size, str)
+        given = list(block_size) if isinstance(block_size, Sequence) and several else [block_size]
+        sizes = [check_count("block_size", size, low=1) for size in given]
         super().__init__(
             model,
             prob=prob,

@@ -4,6 +4,7 @@ A method file calls ``register_method`` below its class; nothing else has to kno
 """
 
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -26,14 +27,19 @@ def list_methods() -> list[str]:
     return sorted(_METHODS)
 
 
-def method_defaults(name: str) -> dict[str, Any]:
-    """Return every setting of a method with its default."""
+def method_parameters(name: str) -> dict[str, inspect.Parameter]:
+    """Return the settings of a method: their names, types and defaults."""
     mixer, defaults = _METHODS[check_choice("method", name, list_methods())]
-    parameters = {}
-    for kind in reversed(mixer.__mro__[:-1]):
-        parameters.update(inspect.signature(kind.__init__).parameters)
-    settings = {p.name: p.default for p in parameters.values() if p.kind is p.KEYWORD_ONLY}
-    return settings | defaults
+    parameters = inspect.signature(mixer).parameters.values()
+    own = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
+    return own | {key: own[key].replace(default=value) for key, value in defaults.items()}
+
+
+def check_settings(name: str, settings: Iterable[str]) -> None:
+    """Raise ValueError where the method or one of the settings is unknown, naming the nearest ones."""
+    known = method_parameters(name)
+    for key in settings:
+        check_choice(f"setting of {name}", key, known)
 
 
 def create_mixer(name: str, model: nn.Module, **overrides: Any) -> Mixer:
@@ -50,7 +56,5 @@ def create_mixer(name: str, model: nn.Module, **overrides: Any) -> Mixer:
     Example:
         >>> mix = create_mixer("hard_patchup", model, gamma=0.4)
     """
-    settings = method_defaults(name)
-    for key in overrides:
-        check_choice(f"setting of {name}", key, settings)
+    check_settings(name, overrides)
     return _METHODS[name][0](model, **_METHODS[name][1] | overrides)

@@ -1,0 +1,121 @@
+"""Run timm's own train.py, unmodified, with a mixer: ``timm-patchup path/to/train.py --mix hard_patchup [flags]``.
+
+The script's parser is given our flags (so they land in its args.yaml and work in its ``-c`` files) and its
+ClassificationTask becomes a MixTask. Under several processes: ``torchrun -m timm_patchup.launch path/to/train.py ...``
+or ``accelerate launch -m timm_patchup.launch path/to/train.py ...``.
+"""
+
+import argparse
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from . import plugin
+from .methods import list_methods, method_parameters
+
+# timm's flags that a mix cannot be combined with, and why.
+_CONFLICTS = {
+    "kd_model_name": "distillation builds a task of its own and would not be mixed",
+    "jsd_loss": "the JSD loss compares splits of one batch, which mixing takes apart",
+    "aug_splits": "augmentation splits share one batch, which mixing takes apart",
+    "naflex_loader": "NaFlex gives patches instead of images",
+    "torchscript": "hooks do not run in TorchScript; use --torchcompile",
+    "mixup_off_epoch": "timm tells its own mixup the epoch and nobody else",
+}
+# Settings that timm's script has flags for already, or that the method's name decides.
+_NOT_FLAGS = {"mode", "num_classes", "label_smoothing", "seed"}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a training script under a mixer; exit with 2 and one line when the call is wrong."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0].startswith("-"):
+        wanted = argv and argv[0] in ("-h", "--help")
+        print(f"usage: timm-patchup path/to/train.py --mix {{{','.join(list_methods())}}} [the script's own flags]")
+        print("       timm-patchup path/to/train.py --help    shows the script's flags with ours")
+        raise SystemExit(0 if wanted else 2)
+    script = Path(argv[0])
+    if not script.is_file():
+        _fail(f"no such script: {argv[0]}. timm's train.py is in its repository, not in its wheel")
+    saved_argv, saved_path, saved_parse = sys.argv, list(sys.path), argparse.ArgumentParser.parse_args
+    sys.argv = list(argv)
+    sys.path[0] = str(script.resolve().parent)
+    argparse.ArgumentParser.parse_args = _parse_with_mix(saved_parse)  # type: ignore[method-assign]
+    built_before = plugin.tasks_built
+    plugin.register()
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+        if plugin.is_configured() and plugin.tasks_built == built_before:
+            _fail(f"{script.name} ended without making a timm.task.ClassificationTask: nothing was mixed", code=1)
+    except plugin.MixSettingsError as error:
+        _fail(str(error))
+    finally:
+        argparse.ArgumentParser.parse_args = saved_parse  # type: ignore[method-assign]
+        sys.argv, sys.path[:] = saved_argv, saved_path
+        plugin.unregister()
+
+
+def _parse_with_mix(parse_args: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap parse_args: the first parser that has timm's ``--model`` gets our flags and configures the plugin."""
+    done = False
+
+    def parse(self: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
+        nonlocal done
+        if done or "--model" not in self._option_string_actions:
+            return parse_args(self, *args, **kwargs)
+        done = True
+        keys = _add_flags(self)
+        namespace = parse_args(self, *args, **kwargs)
+        _configure(namespace, keys)
+        return namespace
+
+    return parse
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> list[str]:
+    group = parser.add_argument_group("PatchUp", "mixing inside the network (timm_patchup)")
+    group.add_argument("--mix", metavar="NAME", help=f"method: {', '.join(list_methods())}")
+    parameters = {key: p for name in list_methods() for key, p in method_parameters(name).items()}
+    keys = sorted(set(parameters) - _NOT_FLAGS)
+    for key in keys:
+        several = {"nargs": "+"} if "Sequence" in str(parameters[key].annotation) else {}
+        help_text = f"setting {key} of the method; default {parameters[key].default!r} unless the method has its own"
+        group.add_argument(f"--mix-{key.replace('_', '-')}", type=_value, help=help_text, **several)  # type: ignore[arg-type]
+    return keys
+
+
+def _value(text: str) -> Any:
+    return yaml.safe_load(text)
+
+
+def _configure(namespace: argparse.Namespace, keys: list[str]) -> None:
+    if not namespace.mix:
+        _fail(f"--mix is missing: choose from {', '.join(list_methods())}")
+    given = {key: getattr(namespace, f"mix_{key}") for key in keys}
+    settings = {key: value for key, value in given.items() if value is not None}
+    if isinstance(settings.get("block_size"), list) and len(settings["block_size"]) == 1:
+        settings["block_size"] = settings["block_size"][0]
+    try:
+        plugin.register(namespace.mix, seed=getattr(namespace, "seed", 0), **settings)
+    except ValueError as error:
+        _fail(str(error))
+    for key, why in _CONFLICTS.items():
+        if plugin.is_configured() and getattr(namespace, key, None):
+            _fail(f"--{key.replace('_', '-')} cannot be combined with --mix {namespace.mix}: {why}")
+    # What was not given is written out too: args.yaml then says all that was used, whatever later defaults are.
+    for key, parameter in method_parameters(namespace.mix).items():
+        if key in keys:
+            setattr(namespace, f"mix_{key}", settings.get(key, parameter.default))
+
+
+def _fail(message: str, *, code: int = 2) -> NoReturn:
+    print(f"timm-patchup: {message}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+if __name__ == "__main__":
+    main()
