@@ -98,7 +98,7 @@ def load_model(name: str, *, pretrained: bool, seed: int) -> nn.Module:
     try:
         return timm.create_model(name, pretrained=pretrained, num_classes=2, in_chans=3).train()
     except Exception as error:  # the Hub's client and timm raise many kinds; all mean that there is no model
-        raise ValueError(f"cannot load model {name!r}: {error or type(error).__name__}") from error
+        raise ValueError(f"cannot load model {name!r}: {str(error) or type(error).__name__}") from error
 
 
 def load_batch(model: nn.Module, images: list[Image.Image], image_size: int | None) -> Tensor:
@@ -170,7 +170,7 @@ def make_row(model: nn.Module, x: Tensor, site_name: str, args: argparse.Namespa
 
 
 def choose_channel(features: Tensor, channel: int | Literal["auto"], site: str) -> int:
-    """Return the channel to show; auto is the one where the samples differ most, for its variance."""
+    """Return the channel to show; auto is the one where the samples differ most, relative to its variance."""
     if channel == "auto":
         apart = (features[0] - features[1]).square().mean((1, 2))
         return int((apart / features.var((0, 2, 3)).clamp_min(1e-12)).argmax())

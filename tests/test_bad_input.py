@@ -391,6 +391,19 @@ def test_draw_that_nothing_applied_raises_under_paused(
     assert_works(mix, images, labels)
 
 
+def test_draw_that_nothing_applied_raises_when_compiled(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    torch._dynamo.reset()
+    mix = PatchUp(model, prob=1.0, sites=["stage1"])
+    compiled = torch.compile(model, backend="eager")
+    x, target = mix(images, labels)
+    mix.loss(compiled(x), target)  # the graph with this site is known from here on
+    x, target = mix(images, labels)
+    with mix.paused():
+        output = compiled(x)
+    with pytest.raises(RuntimeError, match=NEVER):
+        mix.loss(output, target)
+
+
 def test_batch_of_another_size_than_drawn(model: nn.Module, images: Tensor, labels: Tensor) -> None:
     mix = PatchUp(model, prob=1.0, sites=["stage1"])
     x, _ = mix(images, labels)

@@ -120,6 +120,7 @@ def test_script_repeats_itself_and_keeps_pixels(tmp_path: Path) -> None:
         assert np.array_equal(np.asarray(taken), images[row])
         assert label == labels[row]
     assert Counter(rows["label"]) == dict.fromkeys(range(10), 200)
+    assert Counter(rows[:50]["label"]) == dict.fromkeys(range(10), 5)
 
 
 def test_script_refuses_a_wrong_source_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,12 +10,13 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from conftest import within
 from torch import Tensor, nn
 
 from timm_patchup import PatchUp
 from timm_patchup import draw as sampling
 from timm_patchup.draw import Stream, bernoulli, beta, integer, uniform
+
+from .conftest import within
 
 CPU = torch.device("cpu")
 

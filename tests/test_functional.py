@@ -4,7 +4,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from unittest import mock
 
-import oracle
 import pytest
 import torch
 import torch.nn.functional as F
@@ -25,6 +24,8 @@ from timm_patchup.functional import (
     smooth_target,
     soft_target,
 )
+
+from . import oracle
 
 SIDES = st.integers(1, 9)
 SIZES = st.integers(1, 12)

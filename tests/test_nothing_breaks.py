@@ -58,7 +58,7 @@ def grads(model: nn.Module) -> dict[str, Tensor]:
 def assert_same(first: dict[str, Tensor], second: dict[str, Tensor], **tolerance: float) -> None:
     assert first.keys() == second.keys()
     for name in first:
-        torch.testing.assert_close(first[name], second[name], msg=lambda text, name=name: f"{name}: {text}", **tolerance)
+        torch.testing.assert_close(first[name], second[name], msg=lambda text, at=name: f"{at}: {text}", **tolerance)
 
 
 @pytest.mark.parametrize("mode", ["hard", "soft"])
@@ -108,9 +108,7 @@ def test_inductor_step_equals_eager_step(mode: str) -> None:
     torch._dynamo.reset()
     model = SmallNet()
     twin = copy.deepcopy(model)
-    mix, twin_mix = (
-        PatchUp(m, mode=mode, prob=1.0, sites=["conv"], num_classes=10, seed=5) for m in (model, twin)
-    )
+    mix, twin_mix = (PatchUp(m, mode=mode, prob=1.0, sites=["conv"], num_classes=10, seed=5) for m in (model, twin))
     compiled = torch.compile(twin)
     for x, y in batches(2):
         for mixer, run in ((mix, model), (twin_mix, compiled)):

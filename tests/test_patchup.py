@@ -11,11 +11,9 @@ from collections.abc import Callable
 from itertools import permutations
 from math import isclose
 
-import oracle
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import NUM_CLASSES, within
 from timm.data.mixup import mixup_target
 from timm.loss import BinaryCrossEntropy, LabelSmoothingCrossEntropy, SoftTargetCrossEntropy
 from torch import Tensor, nn
@@ -24,6 +22,9 @@ from timm_patchup import Draw, PatchUp, create_mixer, list_methods, list_sites
 from timm_patchup.criterion import for_soft_targets
 from timm_patchup.functional import mix_targets, patchup_loss
 from timm_patchup.methods import method_parameters
+
+from . import oracle
+from .conftest import NUM_CLASSES, within
 
 HIDDEN = ["stem", "stage1", "stage2", "stage3"]
 SWIN = {"img_size": 64, "embed_dim": 8, "depths": (1, 1, 1, 1), "num_heads": (1, 1, 2, 2), "window_size": 2}

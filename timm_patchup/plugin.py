@@ -4,7 +4,9 @@ A plain import changes nothing. The switch acts on timm's classes in place, so i
 them before, such as timm's own train.py.
 """
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, cast
 
 import timm.data
 import timm.task
@@ -45,9 +47,8 @@ def register(mix: str | None = None, **settings: Any) -> None:
         raise ValueError(f"settings need a method: register(mix=NAME, {', '.join(settings)}=...)")
     _configured = None if mix in (None, "none") else {"name": mix, **settings}
     setattr(timm.data, PatchUp.__name__, PatchUp)
-    ClassificationTask.__new__ = staticmethod(_new_task)  # type: ignore[method-assign]
-    for kind in _distillation_tasks():
-        kind.__new__ = staticmethod(_new_distillation_task)  # type: ignore[method-assign]
+    for kind, init in _timm_inits.items():
+        kind.__init__ = _switched(init)  # type: ignore[method-assign]
 
 
 def is_configured() -> bool:
@@ -60,9 +61,8 @@ def unregister() -> None:
     global _configured
     _configured = None
     vars(timm.data).pop(PatchUp.__name__, None)
-    for kind in (ClassificationTask, *_distillation_tasks()):
-        if "__new__" in vars(kind):
-            delattr(kind, "__new__")
+    for kind, init in _timm_inits.items():
+        kind.__init__ = init  # type: ignore[method-assign]
 
 
 class _ConfiguredTask(MixTask):
@@ -79,18 +79,28 @@ class _ConfiguredTask(MixTask):
         tasks_built += 1
 
 
-def _new_task(cls: type, *args: Any, **kwargs: Any) -> Any:
-    return object.__new__(_ConfiguredTask if cls is ClassificationTask and _configured else cls)
+def _switched(init: Callable[..., None]) -> Callable[..., None]:
+    """Return an ``__init__`` for one of timm's tasks that obeys the switch and else calls timm's own."""
+
+    @wraps(init)
+    def switched(self: TrainingTask, *args: Any, **kwargs: Any) -> None:
+        if not _configured or (isinstance(self, ClassificationTask) and type(self) is not ClassificationTask):
+            init(self, *args, **kwargs)
+        elif isinstance(self, ClassificationTask):
+            # Replacing __new__ instead could not be undone: a class that once had its own keeps calling it.
+            self.__class__ = _ConfiguredTask
+            _ConfiguredTask.__init__(cast(_ConfiguredTask, self), *args, **kwargs)
+        else:
+            name = _configured["name"]
+            raise MixSettingsError(f"{type(self).__name__} cannot be combined with a mix ({name}): it would not mix")
+
+    return switched
 
 
-def _new_distillation_task(cls: type, *args: Any, **kwargs: Any) -> Any:
-    if _configured:
-        raise MixSettingsError(
-            f"{cls.__name__} cannot be combined with a mix ({_configured['name']}): it would not mix"
-        )
-    return object.__new__(cls)
+def _own_inits() -> dict[type[TrainingTask], Callable[..., None]]:
+    names = [name for name in timm.task.__all__ if name.endswith(("ClassificationTask", "DistillationTask"))]
+    kinds = [getattr(timm.task, name) for name in names]
+    return {kind: vars(kind)["__init__"] for kind in kinds if "__init__" in vars(kind)}
 
 
-def _distillation_tasks() -> list[type[TrainingTask]]:
-    kinds = [getattr(timm.task, name) for name in timm.task.__all__ if name.endswith("DistillationTask")]
-    return [kind for kind in kinds if isinstance(kind, type)]
+_timm_inits = _own_inits()

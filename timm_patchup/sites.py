@@ -176,14 +176,13 @@ def _named_sites(model: nn.Module) -> list[Site]:
         beside = stages[0][0].rpartition(".")[0]
         places = [*_STEM_MODULES, *(f"{beside}.{name}" for name in _STEM_MODULES)]
         stem = (next((name for name in places if name in modules), ""), None)
-    sites = {"": Site(INPUT, "")}
+    sites = [Site(INPUT, "")]
     bypassed = _BYPASSED.get(type(model).__name__)
     for number, (listed, channels) in enumerate([stem, *stages]):
         if listed in modules and not (bypassed and bypassed in listed):
-            module_name = _cut(modules, listed)
-            site = Site(f"stage{number}" if number else "stem", module_name, channels if module_name == listed else None)
-            sites.setdefault(module_name, site)
-    return list(sites.values())
+            cut = _cut(listed, modules, [name for name, _ in entries])
+            sites.append(Site(f"stage{number}" if number else "stem", cut, channels if cut == listed else None))
+    return sites
 
 
 def _listed(model: nn.Module) -> list[tuple[str, int | None]]:
@@ -191,17 +190,19 @@ def _listed(model: nn.Module) -> list[tuple[str, int | None]]:
     return [(str(entry["module"]), entry.get("num_chs")) for entry in getattr(model, "feature_info", None) or []]
 
 
-def _cut(modules: dict[str, nn.Module], module_name: str) -> str:
-    """Return the outermost module around the named one that has a forward of its own, or the named one itself.
+def _cut(listed: str, modules: dict[str, nn.Module], entries: list[str]) -> str:
+    """Return the outermost block around a listed module, or the module itself if it is in none.
 
-    Inside such a module (a residual block, say) features may pass by on another branch; all of them meet at its end.
+    A block has a forward of its own and holds one entry of feature_info: a residual block, say. Inside it features may
+    pass by on another branch; at its end all of them meet.
     """
-    parts = module_name.split(".")
+    parts = listed.split(".")
     for depth in range(1, len(parts)):
         around = ".".join(parts[:depth])
-        if around in modules and not isinstance(modules[around], nn.Sequential):
+        alone = sum(entry.startswith(f"{around}.") for entry in entries) == 1
+        if alone and around in modules and not isinstance(modules[around], nn.Sequential):
             return around
-    return module_name
+    return listed
 
 
 def _series(module_name: str) -> str:

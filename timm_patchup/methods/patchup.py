@@ -28,7 +28,8 @@ class PatchUp(Mixer):
     Args:
         model: a timm model, before torch.compile or any distributed wrapper.
         mode: ``"hard"`` swaps the blocks of two samples, ``"soft"`` interpolates them.
-        gamma: expected share of altered features before blocks overlap, in [0, 1].
+        gamma: the paper's probability of altering a feature, in [0, 1], from which the rate of blocks follows; the
+            share that is really altered grows as maps get smaller, and is ``1 - draw.kept``.
         block_size: side of the blocks, or a list with one for each site.
         prob: probability that a batch is altered, in [0, 1].
         alpha: lam ~ Beta(alpha, alpha) for soft, > 0.

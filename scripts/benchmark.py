@@ -1,0 +1,223 @@
+"""What PatchUp costs: the operation, a training step, memory and import, as ratios taken in one interleaved run.
+
+    python scripts/benchmark.py [--part op step memory import] [--rounds 15] [--json FILE]
+
+Every case of a table runs once in each round, in turn, so that what else the machine does falls on all alike; the
+figures are medians over the rounds, divided by the reference case of the table. Absolute times are not kept.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import timm
+import torch
+import torch.nn.functional as F
+from timm.models.resnet import BasicBlock, ResNet
+from torch import Tensor, nn
+
+from timm_patchup import create_mixer
+from timm_patchup.draw import bernoulli, beta
+from timm_patchup.functional import grow_blocks, kept_fraction, mix_features, seed_rate
+
+GAMMA, BLOCK, ALPHA = 0.5, 7, 2.0
+SHAPES = ((100, 64, 32, 32), (32, 256, 56, 56))
+Row = dict[str, object]
+
+
+def medians(cases: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Return the median seconds of each case over interleaved rounds, after one round that is not counted."""
+    times: dict[str, list[float]] = defaultdict(list)
+    for number in range(rounds + 1):
+        for name, case in cases.items():
+            start = time.perf_counter()
+            case()
+            if number:
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
+
+
+def naive(x: Tensor, mode: str) -> Tensor:
+    """The paper's algorithm 1 as written: a mask expanded over the batch, pooled and multiplied."""
+    rate = seed_rate(GAMMA, BLOCK, x.shape[2], x.shape[3])
+    seeds = torch.bernoulli(torch.full_like(x[0], rate)).expand(x.shape)
+    holes = F.max_pool2d(seeds, (BLOCK, BLOCK), (1, 1), (BLOCK // 2, BLOCK // 2))
+    mask = 1 - holes
+    unchanged = mask * x
+    partner = torch.randperm(len(x))
+    patches = holes * x
+    if mode == "hard":
+        patches = patches[partner]
+    else:
+        lam = torch.distributions.Beta(ALPHA, ALPHA).sample()
+        patches = patches * lam + patches[partner] * (1 - lam)
+    return unchanged + patches
+
+
+def manifold_mixup(x: Tensor) -> Tensor:
+    lam = torch.distributions.Beta(ALPHA, ALPHA).sample()
+    return lam * x + (1 - lam) * x[torch.randperm(len(x))]
+
+
+def patchup(x: Tensor, mode: str, generator: torch.Generator, mix: Callable[..., Tensor]) -> Tensor:
+    """What the mixer does at a hidden site: draw the mask and lam, then mix."""
+    rate = seed_rate(GAMMA, BLOCK, x.shape[2], x.shape[3])
+    changed = grow_blocks(bernoulli((1, *x.shape[1:]), rate, generator, x.device), BLOCK)
+    kept_fraction(changed)
+    lam = torch.full((), beta(ALPHA, generator)) if mode == "soft" else None
+    partner = torch.randperm(len(x), generator=generator)
+    return mix(x, changed, partner, lam=lam, inverse=partner.argsort())
+
+
+def op_rows(rounds: int) -> Iterable[Row]:
+    """(a) The operation with its mask drawing, forward and backward, in units of one copy."""
+    generator = torch.Generator().manual_seed(0)
+    compiled = torch.compile(mix_features, dynamic=False)
+    for shape in SHAPES:
+        for layout in (torch.contiguous_format, torch.channels_last):
+            x = torch.randn(shape).contiguous(memory_format=layout).requires_grad_()
+            grad = torch.randn(shape).contiguous(memory_format=layout)
+
+            def both_ways(
+                operation: Callable[[Tensor], Tensor], x: Tensor = x, grad: Tensor = grad
+            ) -> Callable[[], None]:
+                def run() -> None:
+                    x.grad = None
+                    operation(x).backward(grad)
+
+                return run
+
+            cases = {
+                "copy": both_ways(lambda x: x * 1.0),
+                "ManifoldMixup": both_ways(manifold_mixup),
+            }
+            for mode in ("hard", "soft"):
+                cases[f"{mode} naive"] = both_ways(lambda x, mode=mode: naive(x, mode))
+                cases[f"{mode} PatchUp"] = both_ways(lambda x, mode=mode: patchup(x, mode, generator, mix_features))
+                cases[f"{mode} compiled"] = both_ways(lambda x, mode=mode: patchup(x, mode, generator, compiled))
+            seconds = medians(cases, rounds)
+            row: Row = {"shape": "x".join(map(str, shape)), "layout": str(layout).removeprefix("torch.")}
+            yield row | {name: round(value / seconds["copy"], 2) for name, value in seconds.items()}
+
+
+def cifar_resnet() -> nn.Module:
+    """Timm's ResNet-18 with the stem for 32 x 32 images: one 3 x 3 convolution and no pooling."""
+    model = ResNet(BasicBlock, (2, 2, 2, 2), num_classes=10)
+    model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+    model.maxpool = nn.Identity()
+    return model
+
+
+def step_rows(rounds: int) -> Iterable[Row]:
+    """(b) A whole training step with each method against none: cost at each site, and its average over draws."""
+    settings = {
+        "resnet50 at 224, batch 16": (timm.create_model("resnet50", num_classes=1000), (16, 3, 224, 224), 1000),
+        "ResNet-18 at 32, batch 100": (cifar_resnet(), (100, 3, 32, 32), 10),
+    }
+    for name, (model, shape, classes) in settings.items():
+        x, y = torch.randn(shape), torch.randint(classes, shape[:1])
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, nesterov=True)
+        times: dict[tuple[str, str | None], list[float]] = defaultdict(list)
+        # Each method runs once a round on a site of its own, so that all sites are seen equally often.
+        for number in range(rounds + 1):
+            for method in ("none", "hard_patchup", "soft_patchup"):
+                chosen = {} if method == "none" else {"prob": 1.0}
+                mix = create_mixer(method, model, num_classes=classes, seed=number, **chosen)
+                if method != "none":
+                    mix._map_at(mix.sites[1], x)  # the probe of a new input size is paid once in a run, not in a step
+                    mix.sites = [mix.sites[number % len(mix.sites)]]
+                start = time.perf_counter()
+                mixed, target = mix(x, y)
+                mix.loss(model(mixed), target).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                if number:
+                    times[method, mix.draw.site].append(time.perf_counter() - start)
+                mix.detach()
+        plain = statistics.median(times.pop(("none", None)))
+        for method in ("hard_patchup", "soft_patchup"):
+            by_site = {site: statistics.median(v) / plain for (m, site), v in times.items() if m == method}
+            row: Row = {"model": name, "method": method}
+            row |= {str(site): f"{100 * (ratio - 1):+.1f}%" for site, ratio in sorted(by_site.items())}
+            prob = 0.7 if method == "hard_patchup" else 1.0
+            yield row | {"over draws": f"{100 * prob * (statistics.mean(by_site.values()) - 1):+.1f}%"}
+
+
+def memory_rows() -> Iterable[Row]:
+    """(c) Bytes that the operation keeps for backward, as a share of the bytes of its input."""
+    generator = torch.Generator().manual_seed(0)
+    for shape in SHAPES:
+        x = torch.randn(shape, requires_grad=True)
+        cases: dict[str, Callable[[], Tensor]] = {"ManifoldMixup": lambda x=x: manifold_mixup(x)}
+        for mode in ("hard", "soft"):
+            cases[f"{mode} naive"] = lambda x=x, mode=mode: naive(x, mode)
+            cases[f"{mode} PatchUp"] = lambda x=x, mode=mode: patchup(x, mode, generator, mix_features)
+        row: Row = {"shape": "x".join(map(str, shape))}
+        for name, case in cases.items():
+            saved: dict[int, int] = {}
+
+            def pack(tensor: Tensor, saved: dict[int, int] = saved) -> Tensor:
+                storage = tensor.untyped_storage()
+                saved[storage.data_ptr()] = storage.nbytes()
+                return tensor
+
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                case()
+            row[name] = f"{100 * sum(saved.values()) / x.untyped_storage().nbytes():.1f}%"
+        yield row
+
+
+def import_rows(rounds: int) -> Iterable[Row]:
+    """Importing the package, in units of importing timm."""
+
+    def importing(module: str) -> Callable[[], object]:
+        return lambda: subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
+
+    seconds = medians({name: importing(name) for name in ("timm", "timm_patchup")}, rounds)
+    yield {"timm": 1.0, "timm_patchup": round(seconds["timm_patchup"] / seconds["timm"], 2)}
+
+
+PARTS: dict[str, tuple[str, Callable[[int], Iterable[Row]]]] = {
+    "op": ("The operation, forward and backward, in units of one copy", op_rows),
+    "step": ("A training step: time over a step without mixing", step_rows),
+    "memory": ("Kept for backward, as a share of the input", lambda rounds: memory_rows()),
+    "import": ("Import", import_rows),
+}
+
+
+def show(title: str, rows: list[Row]) -> None:
+    columns = list(rows[0])
+    print(f"\n{title}\n\n| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
+    for row in rows:
+        print(f"| {' | '.join(str(row[column]) for column in columns)} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS), help="tables to make")
+    parser.add_argument("--rounds", type=int, default=20, help="interleaved rounds for each table")
+    parser.add_argument("--threads", type=int, help="threads of torch; default: torch's own")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
+    arguments = parser.parse_args()
+    if arguments.rounds < 1:
+        parser.error(f"--rounds must be at least 1, got {arguments.rounds}")
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    results = {}
+    for part in arguments.part:
+        title, rows_of = PARTS[part]
+        results[part] = list(rows_of(arguments.rounds))
+        show(title, results[part])
+    if arguments.json:
+        about = {"torch": torch.__version__, "timm": timm.__version__, "threads": torch.get_num_threads()}
+        arguments.json.write_text(json.dumps({**about, "rounds": arguments.rounds, **results}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
