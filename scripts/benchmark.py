@@ -19,8 +19,7 @@ from pathlib import Path
 import timm
 import torch
 import torch.nn.functional as F
-from timm.models.resnet import BasicBlock, ResNet
-from torch import Tensor, nn
+from torch import Tensor
 
 from timm_patchup import create_mixer
 from timm_patchup.draw import bernoulli, beta
@@ -106,19 +105,11 @@ def op_rows(rounds: int) -> Iterable[Row]:
             yield row | {name: round(value / seconds["copy"], 2) for name, value in seconds.items()}
 
 
-def cifar_resnet() -> nn.Module:
-    """Timm's ResNet-18 with the stem for 32 x 32 images: one 3 x 3 convolution and no pooling."""
-    model = ResNet(BasicBlock, (2, 2, 2, 2), num_classes=10)
-    model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
-    model.maxpool = nn.Identity()
-    return model
-
-
 def step_rows(rounds: int) -> Iterable[Row]:
     """(b) A whole training step with each method against none: cost at each site, and its average over draws."""
     settings = {
         "resnet50 at 224, batch 16": (timm.create_model("resnet50", num_classes=1000), (16, 3, 224, 224), 1000),
-        "ResNet-18 at 32, batch 100": (cifar_resnet(), (100, 3, 32, 32), 10),
+        "preactresnet18 at 32, batch 100": (timm.create_model("preactresnet18"), (100, 3, 32, 32), 10),
     }
     for name, (model, shape, classes) in settings.items():
         x, y = torch.randn(shape), torch.randint(classes, shape[:1])

@@ -154,11 +154,11 @@ def _what_instead(error: str) -> str:
         return "no named stages"
     if "gives tokens" in error:
         return "tokens"
-    return "several tensors" if re.search("gives a (tuple|list)", error) else "something else"
+    return "several tensors" if re.search(r"gives a \w+ of \d", error) else "something else"
 
 
 def render_table() -> str:
-    """Return the README's table, with its markers: which families train with ``sites=None``, and what the others give."""
+    """Return the README's table with its markers: the families that train with ``sites=None``, and what others give."""
     rows: dict[tuple[bool, str, tuple[str, ...]], list[str]] = defaultdict(list)
     for family in families():
         found = outcome(family)

@@ -81,7 +81,8 @@ def launch(script: Path, *flags: str | Path) -> subprocess.CompletedProcess[str]
 
 def test_settings_land_in_args_yaml_and_come_back_through_it(script: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "args.yaml", tmp_path / "again.yaml"
-    flags = "--mix hard_patchup --mix-gamma 0.4 --mix-sites stem stage1 --mix-block-size 5 3".split()
+    flags = ["--mix", "hard_patchup", "--mix-gamma", "0.4", "--mix-sites", "stem", "stage1"]
+    flags += ["--mix-block-size", "5", "3"]
     done = launch(script, "--output", first, *flags)
     assert done.returncode == 0, done.stderr
     assert "rank 0 of 1: MixTask" in done.stdout

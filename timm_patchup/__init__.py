@@ -1,5 +1,6 @@
 """PatchUp for timm: a mixup-style regulariser that swaps or mixes blocks of hidden feature maps."""
 
+from . import models
 from .draw import Draw
 from .methods import create_mixer, list_methods
 from .methods.patchup import PatchUp
@@ -17,6 +18,7 @@ __all__ = [
     "create_mixer",
     "list_methods",
     "list_sites",
+    "models",
     "register",
     "unregister",
 ]

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -92,8 +93,9 @@ def resolve_sites(model: nn.Module, names: Sequence[str] | None) -> list[Site]:
                 f"unknown site {name!r}: {_kind(model)} has the sites {', '.join(named)}, and every module name is a "
                 f"site too" + (f"; nearest: {', '.join(near)}" if near else "")
             )
-    for place in {site.module_name for site in sites}:
-        twice = [site.name for site in sites if site.module_name == place]
+    hooked = [site_module(model, site) if site.module_name else None for site in sites]
+    for place in hooked:
+        twice = [site.name for site, module in zip(sites, hooked) if module is place]
         if len(twice) > 1:
             raise ValueError(f"sites name one place more than once: {', '.join(twice)}")
     return sites
@@ -141,17 +143,17 @@ def probe(model: nn.Module, sites: Sequence[Site], x: Tensor) -> dict[str, Featu
                 handle.remove()
             for module, training in flags:
                 module.training = training
-    maps: dict[str, FeatureMap] = {INPUT: FeatureMap(*x.shape[1:])}
-    faults: dict[str, str] = {}
+    maps = {INPUT: FeatureMap(*x.shape[1:])}
+    faults: list[str] = []
     for site in sites:
         if site.module_name:
             found = _as_map(outputs[site.name], site.channels, images)
             if isinstance(found, FeatureMap):
                 maps[site.name] = found
             else:
-                faults[site.name] = f"site {site.name!r} (module {site.module_name!r} of {_kind(model)}) {found}"
+                faults.append(f"site {site.name!r} (module {site.module_name!r} of {_kind(model)}) {found}")
     if faults:
-        raise ValueError(f"{next(iter(faults.values()))}. What can be mixed here: sites={list(maps)}")
+        raise ValueError(f"{faults[0]}. Give sites={list(maps)}, which can be mixed, or name other modules")
     return maps
 
 
@@ -211,7 +213,7 @@ def _series(module_name: str) -> str:
 
 def _images_that_differ_below(x: Tensor) -> Tensor:
     """Return two images of the size of ``x`` that are equal in their upper half only."""
-    image = torch.arange(x[0].numel(), device=x.device).sin().view(1, *x.shape[1:])
+    image = torch.arange(x[0].numel(), dtype=torch.float32, device=x.device).sin().view(1, *x.shape[1:])
     other = image.clone()
     other[..., x.shape[-2] // 2 :, :].neg_()
     return torch.cat([image, other])
@@ -222,39 +224,44 @@ def _as_map(outputs: list[object], channels: int | None, images: Tensor) -> Feat
     if len(outputs) != 1:
         times = "is never called" if not outputs else f"is called {len(outputs)} times"
         return f"{times} in a forward pass, mixing needs exactly one call"
-    layouts = _layouts(outputs[0], channels, images.shape[-2], images.shape[-1])
-    if not layouts:
-        return f"gives {_describe(outputs[0])}, mixing needs one map (B, C, H, W) or (B, H, W, C)"
-    return max(layouts, key=lambda layout: _share_below(outputs[0], 0 if layout.nhwc else 1))
+    output = outputs[0]
+    if isinstance(output, Tensor) and (layouts := _layouts(output.shape, channels, images.shape[-2], images.shape[-1])):
+        return max(layouts, key=partial(_share_below, output))
+    return f"gives {_describe(output)}, mixing needs one map (B, C, H, W) or (B, H, W, C)"
 
 
-def _layouts(output: object, channels: int | None, height: int, width: int) -> list[FeatureMap]:
+def _layouts(shape: torch.Size, channels: int | None, height: int, width: int) -> list[FeatureMap]:
     """Return the layouts that have the stated number of channels and the image's proportions: mostly just one."""
-    if not isinstance(output, Tensor) or output.ndim != 4:
+    if len(shape) != 4:
         return []
-    _, a, b, c = output.shape
+    _, a, b, c = shape
     layouts = [FeatureMap(a, b, c), FeatureMap(c, a, b, nhwc=True)]
     layouts = [layout for layout in layouts if layout.channels == channels] or layouts
     return [layout for layout in layouts if abs(layout.width - layout.height * width / height) <= 1.0]
 
 
-def _share_below(output: Tensor, rows_dim: int) -> float:
-    """Return how much of the difference between two samples lies in the second half of a dimension.
+def _share_below(output: Tensor, layout: FeatureMap) -> float:
+    """Return how much of the difference between two samples lies in the lower half, if the layout is this one.
 
-    For images that differ in their lower half this is near 1 along the rows and near 1/2 along the channels.
+    For images that differ in their lower half it is near 1, but near 1/2 where the channels are taken for the rows.
     """
     difference = (output[0] - output[1]).abs().float()
-    rows = difference.shape[rows_dim]
-    return float(difference.narrow(rows_dim, rows // 2, rows - rows // 2).sum() / difference.sum())
+    lower = difference.narrow(0 if layout.nhwc else 1, layout.height // 2, layout.height - layout.height // 2)
+    return float(lower.sum() / difference.sum())
 
 
 def _describe(output: object) -> str:
     if isinstance(output, (tuple, list)):
-        return f"a {type(output).__name__} of {', '.join(map(_describe, output))}"
-    if not isinstance(output, Tensor):
-        return type(output).__name__
-    shape = f"(B, {', '.join(map(str, output.shape[1:]))})"
-    return f"tokens (B, N, C) = {shape}" if output.ndim == 3 else f"a tensor {shape}"
+        return f"a {type(output).__name__} of {len(output)}: {', '.join(map(_shape, output))}"
+    if isinstance(output, Tensor):
+        return f"tokens (B, N, C) = {_shape(output)}" if output.ndim == 3 else f"a tensor {_shape(output)}"
+    return f"a {type(output).__name__}"
+
+
+def _shape(output: object) -> str:
+    if isinstance(output, Tensor):
+        return f"(B, {', '.join(map(str, output.shape[1:]))})"
+    return type(output).__name__
 
 
 def _why_no_sites(model: nn.Module) -> str:

@@ -1,0 +1,5 @@
+"""The paper's nets for small images, in timm's own registry: importing this package registers them."""
+
+from .preact_resnet import PreActResNet
+
+__all__ = ["PreActResNet"]
