@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from math import log, sqrt
+from typing import Any
 
 import pytest
 import timm
@@ -31,7 +32,7 @@ def _fixed_seed() -> None:
 def make_model() -> Callable[..., nn.Module]:
     """Make a small timm model with ten classes, in train mode; ``test_resnet`` unless told."""
 
-    def make(name: str = "test_resnet", **settings_of_model: object) -> nn.Module:
+    def make(name: str = "test_resnet", **settings_of_model: Any) -> nn.Module:
         return timm.create_model(name, num_classes=NUM_CLASSES, **settings_of_model).train()
 
     return make

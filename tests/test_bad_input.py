@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 import pytest
 import torch
@@ -35,7 +36,7 @@ def plain_net() -> nn.Module:
 @pytest.mark.parametrize("value", [-0.1, 1.1, NAN, float("inf"), -float("inf")])
 def test_share_outside_its_range(name: str, value: float, model: nn.Module) -> None:
     with pytest.raises(ValueError, match=rf"^{name} must lie in \[0, 1\], got {re.escape(repr(value))}$"):
-        PatchUp(model, **{name: value})
+        PatchUp(model, **{name: value})  # type: ignore[arg-type]
     assert hook_count(model) == 0
 
 
@@ -166,7 +167,8 @@ def test_model_in_data_parallel(sites: list[str] | None, model: nn.Module) -> No
 
 @pytest.mark.parametrize("sites", [None, ["input"]])
 def test_compiled_model(sites: list[str] | None, model: nn.Module) -> None:
-    assert_refused(torch.compile(model, backend="eager"), "^model is compiled: .*Give the plain model", sites=sites)
+    wrapped = cast(nn.Module, torch.compile(model, backend="eager"))
+    assert_refused(wrapped, "^model is compiled: .*Give the plain model", sites=sites)
     model.compile(backend="eager")
     assert_refused(model, "^model is compiled: .*Give the plain model", sites=sites)
     assert hook_count(model) == 0

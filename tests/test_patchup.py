@@ -5,7 +5,6 @@ Bands of statistics hold with confidence 1 - 1e-9 for a right mixer (Bernstein's
 
 import copy
 import pickle
-import random
 from collections import Counter
 from collections.abc import Callable
 from itertools import permutations
@@ -273,8 +272,24 @@ def test_sites_partners_and_lam_have_their_distributions() -> None:
     assert within((lams - 0.5).square().sum().item(), len(lams), 0.05, bound=0.25, variance=3 / 560 - 0.0025)
     # Blocks of one: every feature of every channel is altered with probability gamma.
     masks = torch.stack([draw.changed[0].int() for draw in hidden if draw.site == "1" and draw.changed is not None])
+    assert within(int(masks.sum()), masks.numel(), 0.4)
     for count in masks.sum(0).flatten().tolist():
         assert within(count, len(masks), 0.4)
+
+
+def share_of_rectangles(height: int, width: int, least: float) -> float:
+    """The probability of keeping more than ``least`` of an image, for lam and the center uniform, by enumeration."""
+    steps = 4000
+    cuts = Counter(
+        (int(height * ((n + 0.5) / steps) ** 0.5), int(width * ((n + 0.5) / steps) ** 0.5)) for n in range(steps)
+    )
+    total = 0.0
+    for (tall, wide), count in cuts.items():
+        rows = [sum(0 <= i < height for i in range(r - tall // 2, r - tall // 2 + tall)) for r in range(height)]
+        columns = [sum(0 <= j < width for j in range(c - wide // 2, c - wide // 2 + wide)) for c in range(width)]
+        kept = sum(1.0 - r * c / (height * width) > least for r in rows for c in columns)
+        total += count / steps * kept / (height * width)
+    return total
 
 
 @torch.no_grad()
@@ -287,17 +302,10 @@ def test_rectangles_are_those_of_uniform_lam_and_center() -> None:
         mix(images, labels)
         kept.append(drawn(mix).kept.item())
         rows += mask_of(mix)[0, 0].any(1)
-    source = random.Random(0)
-    expected = []
-    for _ in range(trials):
-        lam, row, column = source.random(), source.randrange(32), source.randrange(24)
-        holes = oracle.cutmix_rectangle(32, 24, lam, row, column)
-        expected.append(oracle.portion_unchanged([hole for line in holes for hole in line]))
-    # Both sides are estimates, so their bands add up: twice the margin of one, of variance 1/4 at most.
-    for threshold in (0.5, 0.7, 0.9, 0.97):
-        ours, theirs = (sum(value > threshold for value in values) for values in (kept, expected))
-        assert within((ours - theirs) / 2, trials, 0.0, variance=0.25)
-    assert within((rows[0] - rows[-1]).item() / 2, trials, 0.0, variance=0.25)  # top and bottom alike
+    for least in (0.5, 0.7, 0.9):
+        assert within(sum(value > least for value in kept), trials, share_of_rectangles(32, 24, least))
+    # Top and bottom alike: the difference of two indicators is -1, 0 or 1.
+    assert within((rows[0] - rows[-1]).item(), trials, 0.0, variance=1.0)
 
 
 # Nothing altered
@@ -306,14 +314,8 @@ def test_rectangles_are_those_of_uniform_lam_and_center() -> None:
 @pytest.mark.parametrize("mode", ["hard", "soft"])
 def test_gamma_of_zero_alters_nothing(mode: str, model: nn.Module, images: Tensor, labels: Tensor) -> None:
     clean = copy.deepcopy(model)
-    mix = PatchUp(
-        model,
-        mode=mode,
-        gamma=0.0,
-        prob=1.0,
-        sites=["input", "stem", "stage1"],
-        input_mask="blocks",  # type: ignore[arg-type]
-    )
+    sites = ["input", "stem", "stage1"]
+    mix = PatchUp(model, mode=mode, gamma=0.0, prob=1.0, sites=sites, input_mask="blocks")  # type: ignore[arg-type]
     for _ in range(4):
         x, target = mix(images, labels)
         assert torch.equal(x, images)

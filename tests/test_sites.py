@@ -214,7 +214,8 @@ def test_probe_of_a_model_in_half_precision(model: nn.Module, images: Tensor) ->
 def test_probe_of_a_model_compiled_in_place(model: nn.Module, images: Tensor) -> None:
     torch._dynamo.reset()
     model.compile(backend="eager")
-    model(images)
+    with torch.no_grad():
+        model.eval()(images[:2])  # a graph that has no hooks, and that fits a probe too
     assert probe(model, resolve_sites(model, ["stem"]), images)["stem"] == FeatureMap(32, 32, 24)
 
 
@@ -258,8 +259,10 @@ class Careless(Net):
     """A net that draws random numbers in eval mode too, and that can break after its features have run."""
 
     breaks = False
+    kept_a_graph = False
 
     def forward(self, x: Tensor) -> Tensor:
+        self.kept_a_graph = torch.is_grad_enabled()
         x = nn.functional.dropout(x)
         output = super().forward(x)
         if self.breaks:
@@ -290,6 +293,7 @@ def test_probe_leaves_no_trace(breaks: bool) -> None:
     for weight, grad in zip(net.parameters(), grads):
         assert weight.grad is None if grad is None else torch.equal(weight.grad, grad)
     assert not any(module._forward_hooks for module in net.modules())
+    assert not net.kept_a_graph
 
 
 def test_probe_does_not_move_running_statistics(model: nn.Module, images: Tensor) -> None:

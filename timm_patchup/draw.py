@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checks import check_number
+from .checks import check_count, check_number
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,26 @@ class Draw:
 
     def check(self, batch_size: int) -> None:
         """Raise ValueError where a draw made by hand contradicts itself or a batch of this size."""
+        if not isinstance(self.partner, Tensor) or self.partner.dtype is not torch.int64:
+            raise TypeError(f"draw.partner must be an int64 tensor ({batch_size},), got {self.partner!r}")
         if self.partner.shape != (batch_size,):
             raise ValueError(f"draw.partner has shape {tuple(self.partner.shape)}, the batch needs ({batch_size},)")
         if not torch.equal(self.partner.sort().values.cpu(), torch.arange(batch_size)):
             raise ValueError(f"draw.partner must be a permutation of {batch_size} samples, got {self.partner.tolist()}")
         check_number("draw.lam", self.lam, low=0.0, high=1.0)
+        if not isinstance(self.kept, Tensor) or self.kept.shape not in ((), (batch_size,)):
+            raise TypeError(f"draw.kept must be a tensor, 0-d or ({batch_size},), got {self.kept!r}")
         for kept in self.kept.flatten().tolist():
             check_number("draw.kept", kept, low=0.0, high=1.0)
-        if self.site is None:
+        if self.site is None or self.changed is None:
+            if self.site is not None or self.changed is not None:
+                raise ValueError(
+                    f"draw.changed must be a bool mask where draw.site is a name, and None where it is None: site is "
+                    f"{self.site!r}, changed {'a mask' if self.changed is not None else None}"
+                )
             return
-        if self.changed is None or self.changed.dtype is not torch.bool:
-            raise ValueError(f"draw.changed must be a bool mask when site is {self.site!r}, got {self.changed!r}")
+        if self.changed.dtype is not torch.bool:
+            raise TypeError(f"draw.changed must be a bool mask of features, got {self.changed.dtype}")
         if self.changed.shape[0] not in (1, batch_size):
             raise ValueError(f"draw.changed holds {self.changed.shape[0]} masks, the batch needs 1 or {batch_size}")
 
@@ -76,7 +85,7 @@ class Stream:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         try:
-            seed, count = int(state["seed"]), int(state["count"])
+            seed, count = (check_count(key, state[key], low=0) for key in ("seed", "count"))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"state of a mixer must hold the integers seed and count, got {state!r}") from error
         self.seed, self.count = seed, count
@@ -97,11 +106,15 @@ def integer(below: int, generator: torch.Generator) -> int:
 
 
 def beta(alpha: float, generator: torch.Generator) -> float:
-    """Sample Beta(alpha, alpha) as a ratio of two gammas."""
-    first, second = torch._standard_gamma(torch.full((2,), alpha, dtype=torch.float64), generator=generator).tolist()
-    if first + second == 0.0:  # a tiny alpha underflows; its limit is a fair coin
-        return float(integer(2, generator))
-    return first / (first + second)
+    """Sample Beta(alpha, alpha) as the share of one of two gammas.
+
+    Gamma(alpha) is Gamma(alpha + 1) * U ** (1 / alpha): taken as logarithms, a tiny alpha does not underflow.
+    """
+    concentration = torch.full((2,), alpha + 1.0, dtype=torch.float64)
+    gammas = torch._standard_gamma(concentration, generator=generator)
+    powers = torch.rand(2, dtype=torch.float64, generator=generator).neg_().log1p_() / alpha
+    first, second = gammas.log() + powers
+    return (first - second).sigmoid().item()
 
 
 def bernoulli(shape: tuple[int, ...], rate: float, generator: torch.Generator, device: torch.device) -> Tensor:

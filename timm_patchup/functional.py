@@ -89,8 +89,9 @@ def rectangle_mask(
     ratio = sqrt(1.0 - lam)
     spans = []
     for size, middle in zip((height, width), center):
-        half = int(size * ratio) // 2
-        spans.append(slice(max(middle - half, 0), min(middle + half, size)))
+        length = int(size * ratio)
+        start = middle - length // 2
+        spans.append(slice(max(start, 0), min(start + length, size)))
     changed = torch.zeros(1, 1, height, width, dtype=torch.bool, device=device)
     changed[:, :, spans[0], spans[1]] = True
     return changed
@@ -162,7 +163,8 @@ def _blend(x: Tensor, changed: Tensor, partner: Tensor, lam: Tensor | None) -> T
             other = torch.lerp(other, own, lam.to(x.dtype))
         return torch.where(changed, other, own)
     # On the CPU the buffer of x[partner] and the unvectorised `where` cost more than the arithmetic: one lerp a sample
-    # straight into the output is two to four times faster. At the weights 0 and 1 lerp returns its ends exactly.
+    # straight into the output is two to four times faster. At the weights 0 and 1 lerp returns its ends exactly, as
+    # long as their difference is finite.
     weight = _partner_weight(changed, lam, x.dtype)
     mixed = torch.empty_like(x)
     weights = weight.expand(x.shape[0], *weight.shape[1:]).unbind(0)

@@ -92,18 +92,17 @@ class EndHook(SiteHook):
     """Forward hook of the whole model: notes that a training pass ran with something armed."""
 
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
-        if self.armed is not None and self.armed.model.training:
-            self.armed.ran = True
+        armed = self.armed
+        if armed is not None and armed.model.training and armed.site is not None:
+            armed.ran = True
 
 
 def attach(model: nn.Module, sites: list[Site], armed: Armed) -> list[torch.utils.hooks.RemovableHandle]:
     """Hook every site inside the model, and the model itself where a site is inside.
 
     Raises:
-        TypeError: the model is wrapped or compiled.
         ValueError: another mixer is attached to the model.
     """
-    _refuse_wrapped(model)
     for module in model.modules():
         for hook in module._forward_hooks.values():
             if isinstance(hook, SiteHook) and hook.armed is not None:
@@ -115,7 +114,8 @@ def attach(model: nn.Module, sites: list[Site], armed: Armed) -> list[torch.util
     return handles
 
 
-def _refuse_wrapped(model: nn.Module) -> None:
+def refuse_wrapped(model: nn.Module) -> None:
+    """Raise TypeError where hooks would not run, or not on this module: wrapped, compiled or scripted models."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
     kind = type(model).__name__

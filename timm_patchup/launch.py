@@ -16,6 +16,7 @@ import yaml
 
 from . import plugin
 from .methods import list_methods, method_parameters
+from .sites import SiteError
 
 # timm's flags that a mix cannot be combined with, and why.
 _CONFLICTS = {
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         runpy.run_path(str(script), run_name="__main__")
         if plugin.is_configured() and plugin.tasks_built == built_before:
             _fail(f"{script.name} ended without making a timm.task.ClassificationTask: nothing was mixed", code=1)
-    except plugin.MixSettingsError as error:
+    except (plugin.MixSettingsError, SiteError) as error:
         _fail(str(error))
     finally:
         argparse.ArgumentParser.parse_args = saved_parse  # type: ignore[method-assign]

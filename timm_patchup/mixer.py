@@ -17,7 +17,7 @@ from .checks import check_choice, check_count, check_number
 from .criterion import Criterion, cross_entropy, for_soft_targets, is_affine
 from .draw import Draw, Stream
 from .functional import Objective, kept_fraction, mix_features, mix_targets, patchup_loss, soft_target
-from .hooks import Armed, attach
+from .hooks import Armed, attach, refuse_wrapped
 from .sites import INPUT, FeatureMap, Site, probe, resolve_sites
 
 
@@ -49,6 +49,7 @@ class Mixer:
         label_smoothing: float = 0.0,
         seed: int = 0,
     ) -> None:
+        refuse_wrapped(model)
         self.prob = check_number("prob", prob, low=0.0, high=1.0)
         self.label_smoothing = check_number("label_smoothing", label_smoothing, low=0.0, high=1.0, high_open=True)
         self.objective: Objective = check_choice("objective", objective, get_args(Objective))
@@ -116,14 +117,14 @@ class Mixer:
             raise RuntimeError("this mixer is detached from its model: make a new one")
         self._require_applied()
         own = self._own_target(x, target)
-        if draw is not None:
+        if self._paused or not self.mixup_enabled or not self.model.training:
+            draw = _no_draw(x)
+        elif draw is None:
+            draw = self._make_draw(x)
+        else:
             draw.check(len(x))
             if draw.site is not None:
                 check_choice("draw.site", draw.site, [site.name for site in self.sites])
-        elif self.mixup_enabled and not self._paused and self.model.training:
-            draw = self._make_draw(x)
-        else:
-            draw = _no_draw(x)
         self.draw, self._targets = draw, None
         self._armed.load(draw)
         if draw.changed is None:
@@ -174,15 +175,14 @@ class Mixer:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Alter nothing inside, whatever is drawn: for a clean forward pass in train mode."""
-        site, draw = self._armed.site, self.draw
         self._armed.site = None
         self._paused += 1
         try:
             yield
         finally:
             self._paused -= 1
-            if self.draw is draw:
-                self._armed.site = site
+            if not self._paused:
+                self._armed.site = self._armed.pending
 
     def detach(self) -> None:
         """Take every hook off the model, which is then as it was."""

@@ -25,6 +25,10 @@ _STAGE_SERIES = ("stages.#", "stage#", "layers.#", "layer#", "blocks.#")
 _BYPASSED = {"NASNetALarge": "cell_", "PNASNet5Large": "cell_", "MobileNetV5": "blocks.3"}
 
 
+class SiteError(ValueError):
+    """A site of this model cannot be mixed."""
+
+
 @dataclass(frozen=True)
 class Site:
     """A place in a model.
@@ -124,7 +128,7 @@ def probe(model: nn.Module, sites: Sequence[Site], x: Tensor) -> dict[str, Featu
         x: (B, C, H, W), a batch of the size to probe; its values are not looked at.
 
     Raises:
-        ValueError: a site does not run exactly once, or does not give a map (B, C, H, W) or (B, H, W, C).
+        SiteError: a site does not run exactly once, or does not give a map (B, C, H, W) or (B, H, W, C).
     """
     outputs: dict[str, list[object]] = {site.name: [] for site in sites if site.module_name}
     handles, flags = [], [(module, module.training) for module in model.modules()]
@@ -153,7 +157,7 @@ def probe(model: nn.Module, sites: Sequence[Site], x: Tensor) -> dict[str, Featu
             else:
                 faults.append(f"site {site.name!r} (module {site.module_name!r} of {_kind(model)}) {found}")
     if faults:
-        raise ValueError(f"{faults[0]}. Give sites={list(maps)}, which can be mixed, or name other modules")
+        raise SiteError(f"{faults[0]}. Give sites={list(maps)}, which can be mixed, or name other modules")
     return maps
 
 
