@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import timm
@@ -85,8 +86,8 @@ KNOWN = {
 
 
 def families() -> list[str]:
-    """Return the names of all families of the installed timm."""
-    return sorted(timm.list_modules())
+    """Return the names of all families of the installed timm, without those that others added to its registry."""
+    return sorted(family for family in timm.list_modules() if find_spec(f"timm.models.{family}"))
 
 
 def trials(family: str) -> list[Trial]:

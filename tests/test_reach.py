@@ -44,29 +44,28 @@ def test_family(family: str) -> None:
     assert_sites_are_cuts(trial, model)
     mix = PatchUp(model, prob=1.0, seed=QUICK_SEED)
     draws = train_at_every_site(trial, model, mix)
-    if supports_checkpointing(model):
-        model.set_grad_checkpointing(True)  # type: ignore[operator]
+    if enable_checkpointing(model):
         for site in mix.sites:
             if site.name != INPUT:
                 train_step(trial, model, mix, replay=draws[site.name])
 
 
-def test_every_family_is_tried() -> None:
-    assert set(families()) == set(timm.list_modules())
-    assert len(families()) >= 95
+def test_every_model_of_timm_is_in_a_family_that_is_tried() -> None:
+    others = set(timm.list_modules()) - set(families())
+    assert not any(hasattr(timm.models, other) for other in others)
+    counts = {family: len(timm.list_models(module=family)) for family in [*families(), *others]}
+    assert all(counts.values())
+    assert sum(counts.values()) == len(timm.list_models())
+    assert len(families()) >= 85
 
 
 def test_most_families_train_and_all_others_say_why() -> None:
     found = {family: outcome(family) for family in families()}
-    trained = [one for one in found.values() if one.error is None]
-    assert len(trained) >= 70
-    assert sum("NCHW" in one.gives for one in trained) >= 62
-    assert sum("NHWC" in one.gives for one in trained) >= 8
-    assert {one.gives for one in found.values() if one.error is not None} <= {
-        "tokens",
-        "several tensors",
-        "no named stages",
-    }
+    layouts = [one.gives for one in found.values() if one.error is None]
+    assert len(layouts) >= 65
+    assert set(layouts) == {"NCHW", "NHWC", "NCHW and NHWC"}
+    instead = {one.gives for one in found.values() if one.error is not None}
+    assert instead == {"tokens", "several tensors", "no named stages"}
 
 
 def test_readme_has_the_table() -> None:
@@ -155,7 +154,8 @@ def spread(output: Tensor) -> float:
     return (output - output[:1]).abs().max().item()
 
 
-def supports_checkpointing(model: nn.Module) -> bool:
+def enable_checkpointing(model: nn.Module) -> bool:
+    """Turn gradient checkpointing on; False where timm's model has none."""
     try:
         model.set_grad_checkpointing(True)  # type: ignore[operator]
     except AssertionError:  # what timm raises

@@ -12,10 +12,10 @@ from timm_patchup import PatchUp, list_sites
 from timm_patchup.sites import FeatureMap, Site, probe, resolve_sites, site_module
 
 
-def on_meta(name: str, **settings: object) -> nn.Module:
+def on_meta(name: str) -> nn.Module:
     """Make a timm model without memory: enough to look at its modules."""
     with torch.device("meta"):
-        return timm.create_model(name, **settings)
+        return timm.create_model(name)
 
 
 def stages(pattern: str, *numbers: int) -> dict[str, str]:

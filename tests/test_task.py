@@ -112,3 +112,14 @@ def test_none_is_plain_timm() -> None:
     plain = ClassificationTask(model, nn.CrossEntropyLoss(), verbose=False)
     x, y = torch.randn(2, 3, 160, 160), torch.tensor([1, 2])
     assert torch.equal(task(x, y)["loss"], plain(x, y)["loss"])
+
+
+def test_soft_targets_are_smoothed_as_class_indices_are() -> None:
+    x, y = batch()
+    losses = []
+    for target in (y, nn.functional.one_hot(y, 10).float()):
+        task = make_task(nn.CrossEntropyLoss(), prob=1.0, sites=["stage1"], label_smoothing=0.2)
+        losses.append(task(x, target)["loss"])
+    torch.testing.assert_close(losses[0], losses[1])
+    plain = make_task(nn.CrossEntropyLoss(), prob=1.0, sites=["stage1"])
+    assert not torch.allclose(plain(x, y)["loss"], losses[1])

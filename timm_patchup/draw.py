@@ -49,13 +49,12 @@ class Draw:
             raise TypeError(f"draw.kept must be a tensor, 0-d or ({batch_size},), got {self.kept!r}")
         for kept in self.kept.flatten().tolist():
             check_number("draw.kept", kept, low=0.0, high=1.0)
-        if self.site is None or self.changed is None:
-            if self.site is not None or self.changed is not None:
-                raise ValueError(
-                    f"draw.changed must be a bool mask where draw.site is a name, and None where it is None: site is "
-                    f"{self.site!r}, changed {'a mask' if self.changed is not None else None}"
-                )
+        if self.site is None:
+            if self.changed is not None:
+                raise ValueError(f"draw.changed must be None when site is None, got a mask {tuple(self.changed.shape)}")
             return
+        if self.changed is None:
+            raise ValueError(f"draw.changed must be a bool mask when site is {self.site!r}, got None")
         if self.changed.dtype is not torch.bool:
             raise TypeError(f"draw.changed must be a bool mask of features, got {self.changed.dtype}")
         if self.changed.shape[0] not in (1, batch_size):
