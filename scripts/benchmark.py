@@ -121,7 +121,7 @@ def step_rows(rounds: int) -> Iterable[Row]:
                 chosen = {} if method == "none" else {"prob": 1.0}
                 mix = create_mixer(method, model, num_classes=classes, seed=number, **chosen)
                 if method != "none":
-                    mix._map_at(mix.sites[1], x)  # the probe of a new input size is paid once in a run, not in a step
+                    mix._maps_for(x)  # the probe of a new input size is paid once in a run, not in a step
                     mix.sites = [mix.sites[number % len(mix.sites)]]
                 start = time.perf_counter()
                 mixed, target = mix(x, y)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import cast
 
 import pytest
+import timm
 import torch
 from timm.loss import JsdCrossEntropy, LabelSmoothingCrossEntropy
 from torch import Tensor, nn
@@ -458,3 +459,17 @@ def test_mask_for_each_sample_with_a_mean_that_is_not_affine(
     with pytest.raises(ValueError, match=message):
         mix.loss(output, target, mean)
     assert torch.isfinite(mix.loss(output, target))
+
+
+def test_model_without_maps_fails_at_its_first_batch_and_is_free_again() -> None:
+    model = timm.create_model("test_vit", num_classes=10)
+    x, y = torch.randn(2, 3, 160, 160), torch.tensor([1, 2])
+    for seed in range(8):  # whatever is drawn first, also nothing or the input
+        mix = PatchUp(model, prob=0.5, seed=seed)
+        with pytest.raises(
+            ValueError, match=r"gives tokens \(B, N, C\).*sites=\['input', 'stem'\], which can be mixed"
+        ):
+            mix(x, y)
+    mix = PatchUp(model, prob=1.0, sites=["input"])
+    mixed, target = mix(x, y)
+    mix.loss(model(mixed), target).backward()

@@ -7,6 +7,7 @@ import copy
 import pickle
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import permutations
 from math import isclose
 
@@ -217,6 +218,39 @@ def test_batches_of_any_size_train(batch: int, site: str, mask: str, model: nn.M
     assert torch.isfinite(loss)
     assert target.sum(1).tolist() == pytest.approx([1.0] * batch)
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("mask", ["batch", "sample"])
+@pytest.mark.parametrize("mode", ["hard", "soft"])
+@pytest.mark.parametrize("site", ["input", "stem", "stage2"])
+def test_gradient_through_the_model_is_that_of_plain_autograd(
+    site: str, mode: str, mask: str, model: nn.Module, images: Tensor, labels: Tensor
+) -> None:
+    clean = copy.deepcopy(model)
+    mix = PatchUp(model, mode=mode, mask=mask, prob=1.0, sites=[site], block_size=3)  # type: ignore[arg-type]
+    x, _ = mix(images, labels)
+    model(x)
+    # A cycle of four is not its own inverse: the gradient goes back along the other way.
+    draw = replace(drawn(mix), partner=torch.tensor([1, 2, 3, 0]))
+
+    def plain(features: Tensor) -> Tensor:
+        other = draw.lam * features + (1 - draw.lam) * features[draw.partner]
+        return torch.where(mask_of(mix), other, features)
+
+    ours, theirs = images.clone().requires_grad_(), images.clone().requires_grad_()
+    x, target = mix(ours, labels, draw=draw)
+    model.load_state_dict(clean.state_dict())
+    loss = mix.loss(model(x), target)
+    if site != "input":
+        module = clean.get_submodule(list_sites(clean)[site])
+        module.register_forward_hook(lambda _module, _args, output: plain(output))
+    expected = 2 * F.cross_entropy(clean(plain(theirs) if site == "input" else theirs), target)
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
+    expected.backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-5)
+    for (name, one), (_, other) in zip(model.named_parameters(), clean.named_parameters()):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-5, msg=name)
 
 
 def test_gradient_checkpointing_sees_the_same_mix(model: nn.Module, images: Tensor, labels: Tensor) -> None:
@@ -504,10 +538,11 @@ def test_label_smoothing_is_timms(smoothing: float, model: nn.Module) -> None:
     torch.testing.assert_close(target, mixup_target(labels, NUM_CLASSES, lam=1.0, smoothing=smoothing))
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_soft_targets_may_be_given(dtype: torch.dtype, model: nn.Module) -> None:
+def test_soft_targets_may_be_given(dtype: torch.dtype, smoothing: float, model: nn.Module) -> None:
     images, labels, draw = by_hand(7, 0.375)
-    mix = PatchUp(model)
+    mix = PatchUp(model, label_smoothing=smoothing)
     _, from_labels = mix(images, labels, draw=draw)
     given = F.one_hot(labels, NUM_CLASSES).to(dtype)
     before = given.clone()
@@ -517,7 +552,7 @@ def test_soft_targets_may_be_given(dtype: torch.dtype, model: nn.Module) -> None
     assert torch.equal(given, before)
     own = torch.rand(4, NUM_CLASSES).softmax(1)
     _, target = mix(images, own, draw=draw)
-    rows = own.double().tolist()
+    rows = [oracle.smoothed(row, smoothing) for row in own.double().tolist()]
     for i, j in enumerate(draw.partner.tolist()):
         expected = oracle.reweighted_target(rows[i], rows[j], 0.7, 0.375)
         assert target[i].tolist() == pytest.approx(expected, abs=1e-6)

@@ -18,7 +18,7 @@ from .criterion import Criterion, cross_entropy, for_soft_targets, is_affine
 from .draw import Draw, Stream
 from .functional import Objective, kept_fraction, mix_features, mix_targets, patchup_loss, soft_target
 from .hooks import Armed, attach, refuse_wrapped
-from .sites import INPUT, FeatureMap, Site, probe, resolve_sites
+from .sites import INPUT, FeatureMap, Site, SiteError, probe, resolve_sites
 
 
 class Mixer:
@@ -201,25 +201,29 @@ class Mixer:
         self._stream.load_state_dict(state)
 
     def _make_draw(self, x: Tensor) -> Draw:
+        maps = self._maps_for(x)
         generator = self._stream.next()
         if sampling.uniform(generator) >= self.prob:
             return _no_draw(x)
         site = self.sites[sampling.integer(len(self.sites), generator)]
         partner = torch.randperm(len(x), generator=generator).to(x.device, non_blocking=True)
-        features = self._map_at(site, x)
+        features = maps[site.name]
         changed, lam = self.alter(site, features, len(x), generator, x.device)
         kept = kept_fraction(changed)
         if features.nhwc:
             changed = changed.permute(0, 2, 3, 1).contiguous()
         return Draw(site.name, partner, lam, changed, kept)
 
-    def _map_at(self, site: Site, x: Tensor) -> FeatureMap:
-        if site.name == INPUT:
-            return FeatureMap(*x.shape[1:])
+    def _maps_for(self, x: Tensor) -> dict[str, FeatureMap]:
+        """Return what each site gives at this size of image: what cannot be mixed fails at the first batch."""
         size = x.shape[1:]
         if size not in self._maps:
-            self._maps[size] = probe(self.model, self.sites, x)
-        return self._maps[size][site.name]
+            try:
+                self._maps[size] = probe(self.model, self.sites, x)
+            except SiteError:
+                self.detach()  # so that a mixer with other sites can take its place
+                raise
+        return self._maps[size]
 
     def _require_applied(self) -> None:
         site = self._armed.unapplied()

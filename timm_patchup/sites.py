@@ -130,7 +130,10 @@ def probe(model: nn.Module, sites: Sequence[Site], x: Tensor) -> dict[str, Featu
     Raises:
         SiteError: a site does not run exactly once, or does not give a map (B, C, H, W) or (B, H, W, C).
     """
+    maps = {INPUT: FeatureMap(*x.shape[1:])}
     outputs: dict[str, list[object]] = {site.name: [] for site in sites if site.module_name}
+    if not outputs:
+        return maps
     handles, flags = [], [(module, module.training) for module in model.modules()]
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), x.dtype)
     images = _images_that_differ_below(x).to(dtype)
@@ -147,7 +150,6 @@ def probe(model: nn.Module, sites: Sequence[Site], x: Tensor) -> dict[str, Featu
                 handle.remove()
             for module, training in flags:
                 module.training = training
-    maps = {INPUT: FeatureMap(*x.shape[1:])}
     faults: list[str] = []
     for site in sites:
         if site.module_name:
