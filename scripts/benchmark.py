@@ -8,6 +8,7 @@ figures are medians over the rounds, divided by the reference case of the table.
 
 import argparse
 import json
+import random
 import statistics
 import subprocess
 import sys
@@ -31,10 +32,14 @@ Row = dict[str, object]
 
 
 def medians(cases: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Return the median seconds of each case over interleaved rounds, after one round that is not counted."""
+    """Return the median seconds of each case over interleaved rounds, after one round that is not counted.
+
+    The order is drawn anew in each round: what a case leaves in the caches and the allocator falls on all others alike.
+    """
     times: dict[str, list[float]] = defaultdict(list)
+    order = random.Random(0)
     for number in range(rounds + 1):
-        for name, case in cases.items():
+        for name, case in order.sample(list(cases.items()), len(cases)):
             start = time.perf_counter()
             case()
             if number:

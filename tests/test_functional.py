@@ -33,11 +33,11 @@ SEEDS = st.integers(0, 2**31 - 1)
 # Weights that float32 holds exactly, so that a tensor of lam in single precision is not a difference.
 LAMS = st.one_of(st.none(), st.integers(0, 64).map(lambda n: n / 64))
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
-BRANCHES = ["loop", "where"]
+BRANCHES = ["lerp", "where"]
 
 
 def in_branch(branch: str) -> AbstractContextManager[object]:
-    """Take one of the two branches of the blend: the CPU's loop, or the one of accelerators and torch.compile."""
+    """Take one of the two branches of the blend: the lerp of the CPU, or the one of accelerators and torch.compile."""
     return mock.patch("torch.compiler.is_compiling", return_value=True) if branch == "where" else nullcontext()
 
 
@@ -282,7 +282,7 @@ def test_hard_is_x_or_its_partner_everywhere(
 
 @pytest.mark.parametrize("extreme", [float("inf"), float("nan"), 3e38])
 def test_hard_is_x_or_its_partner_where_values_are_extreme(extreme: float) -> None:
-    """On accelerators and in compiled models; the CPU's loop promises it where differences are finite."""
+    """On accelerators and in compiled models; the lerp of the CPU promises it where differences are finite."""
     x = torch.tensor([[extreme, 1.0, extreme, 2.0], [-3e38, 3.0, 4.0, 5.0]]).reshape(2, 1, 1, 4)
     changed = torch.tensor([True, True, False, False]).reshape(1, 1, 1, 4)
     partner = torch.tensor([1, 0])
