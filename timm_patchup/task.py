@@ -7,7 +7,7 @@ import torch
 from timm.task import ClassificationTask
 from torch import Tensor, nn
 
-from .criterion import Criterion, smoothing_of
+from .criterion import Criterion, for_soft_targets, smoothing_of
 from .mixer import Mixer
 
 _logger = logging.getLogger(__name__)
@@ -46,6 +46,7 @@ class MixTask(ClassificationTask):
                 f"label smoothing is set twice, in the mixer ({mixer.label_smoothing}) and in the criterion "
                 f"({smoothing_of(criterion)}): leave one at 0"
             )
+        for_soft_targets(criterion)  # refuses what mixing takes apart now, not at the first altered batch
         super().__init__(model, criterion, device=device, dtype=dtype, verbose=verbose)
         self.mixer = mixer
         if verbose:
