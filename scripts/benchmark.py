@@ -25,6 +25,7 @@ from torch import Tensor
 from timm_patchup import create_mixer
 from timm_patchup.draw import bernoulli, beta
 from timm_patchup.functional import grow_blocks, kept_fraction, mix_features, seed_rate
+from timm_patchup.methods import method_parameters
 
 GAMMA, BLOCK, ALPHA = 0.5, 7, 2.0
 SHAPES = ((100, 64, 32, 32), (32, 256, 56, 56))
@@ -120,9 +121,10 @@ def step_rows(rounds: int) -> Iterable[Row]:
         x, y = torch.randn(shape), torch.randint(classes, shape[:1])
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, nesterov=True)
         times: dict[tuple[str, str | None], list[float]] = defaultdict(list)
+        order = random.Random(0)
         # Each method runs once a round on a site of its own, so that all sites are seen equally often.
         for number in range(rounds + 1):
-            for method in ("none", "hard_patchup", "soft_patchup"):
+            for method in order.sample(("none", "hard_patchup", "soft_patchup"), 3):
                 chosen = {} if method == "none" else {"prob": 1.0}
                 mix = create_mixer(method, model, num_classes=classes, seed=number, **chosen)
                 if method != "none":
@@ -140,8 +142,8 @@ def step_rows(rounds: int) -> Iterable[Row]:
         for method in ("hard_patchup", "soft_patchup"):
             by_site = {site: statistics.median(v) / plain for (m, site), v in times.items() if m == method}
             row: Row = {"model": name, "method": method}
-            row |= {str(site): f"{100 * (ratio - 1):+.1f}%" for site, ratio in sorted(by_site.items())}
-            prob = 0.7 if method == "hard_patchup" else 1.0
+            row |= {site: f"{100 * (by_site[site] - 1):+.1f}%" for site in ("input", "stem", "stage1", "stage2")}
+            prob = method_parameters(method)["prob"].default
             yield row | {"over draws": f"{100 * prob * (statistics.mean(by_site.values()) - 1):+.1f}%"}
 
 
@@ -201,8 +203,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="threads of torch; default: torch's own")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
     arguments = parser.parse_args()
-    if arguments.rounds < 1:
-        parser.error(f"--rounds must be at least 1, got {arguments.rounds}")
+    if arguments.rounds < 4:
+        parser.error(f"--rounds must be at least 4, one for each site, got {arguments.rounds}")
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     results = {}
