@@ -242,8 +242,8 @@ class Mixer:
             raise TypeError(f"x must be a floating point tensor (B, C, H, W), got {given}")
         if len(x) == 0:
             raise ValueError(f"x is an empty batch of shape {tuple(x.shape)}: mixing needs at least one sample")
-        wrong = not isinstance(target, Tensor) or target.dtype is torch.bool
-        if wrong or target.ndim != (2 if target.is_floating_point() else 1):
+        no_target = not isinstance(target, Tensor) or target.dtype is torch.bool
+        if no_target or target.ndim != (2 if target.is_floating_point() else 1):
             given = f"{target.dtype} {tuple(target.shape)}" if isinstance(target, Tensor) else type(target).__name__
             raise TypeError(f"target must be int (B,) class indices or float (B, K) distributions, got {given}")
         if len(target) != len(x):
