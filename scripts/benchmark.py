@@ -28,6 +28,7 @@ from timm_patchup.functional import grow_blocks, kept_fraction, mix_features, se
 from timm_patchup.methods import method_parameters
 
 GAMMA, BLOCK, ALPHA = 0.5, 7, 2.0
+SITES = ("input", "stem", "stage1", "stage2")
 SHAPES = ((100, 64, 32, 32), (32, 256, 56, 56))
 Row = dict[str, object]
 
@@ -120,31 +121,36 @@ def step_rows(rounds: int) -> Iterable[Row]:
     for name, (model, shape, classes) in settings.items():
         x, y = torch.randn(shape), torch.randint(classes, shape[:1])
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, nesterov=True)
-        times: dict[tuple[str, str | None], list[float]] = defaultdict(list)
+        ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
         order = random.Random(0)
-        # Each method runs once a round on a site of its own, so that all sites are seen equally often.
+        # All sites are seen equally often, and a method's step is divided by the plain step of the same round: a slow
+        # spell of the machine falls on both.
         for number in range(rounds + 1):
+            seconds: dict[str, float] = {}
+            site = SITES[number % len(SITES)]
             for method in order.sample(("none", "hard_patchup", "soft_patchup"), 3):
                 chosen = {} if method == "none" else {"prob": 1.0}
                 mix = create_mixer(method, model, num_classes=classes, seed=number, **chosen)
                 if method != "none":
                     mix._maps_for(x)  # the probe of a new input size is paid once in a run, not in a step
-                    mix.sites = [mix.sites[number % len(mix.sites)]]
+                    mix.sites = [place for place in mix.sites if place.name == site]
                 start = time.perf_counter()
                 mixed, target = mix(x, y)
                 mix.loss(model(mixed), target).backward()
                 optimizer.step()
                 optimizer.zero_grad()
-                if number:
-                    times[method, mix.draw.site].append(time.perf_counter() - start)
+                seconds[method] = time.perf_counter() - start
                 mix.detach()
-        plain = statistics.median(times.pop(("none", None)))
+            for method in ("hard_patchup", "soft_patchup"):
+                if number:
+                    ratios[method, site].append(seconds[method] / seconds["none"])
         for method in ("hard_patchup", "soft_patchup"):
-            by_site = {site: statistics.median(v) / plain for (m, site), v in times.items() if m == method}
-            row: Row = {"model": name, "method": method}
-            row |= {site: f"{100 * (by_site[site] - 1):+.1f}%" for site in ("input", "stem", "stage1", "stage2")}
+            over = {site: 100 * (statistics.median(ratios[method, site]) - 1) for site in SITES}
             prob = method_parameters(method)["prob"].default
-            yield row | {"over draws": f"{100 * prob * (statistics.mean(by_site.values()) - 1):+.1f}%"}
+            mean = {"over draws": prob * statistics.mean(over.values())}
+            yield {"model": name, "method": method} | {
+                place: f"{value:+.1f}%" for place, value in (over | mean).items()
+            }
 
 
 def memory_rows() -> Iterable[Row]:
