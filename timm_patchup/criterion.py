@@ -20,12 +20,17 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(output, target)
 
 
+def bce_softmax(output: Tensor, target: Tensor) -> Tensor:
+    """Binary cross-entropy of softmax probabilities with distributions (B, K), the loss of the PatchUp authors' code."""
+    return F.binary_cross_entropy(output.float().softmax(dim=1), target.float())
+
+
 def is_affine(criterion: Criterion) -> bool:
     """Return whether the criterion is known to be affine in a soft target. A subclass may not be: it is not known."""
     if type(criterion) is BinaryCrossEntropy:
         return criterion.target_threshold is None
     known = (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss, SoftTargetCrossEntropy, LabelSmoothingCrossEntropy)
-    return criterion is cross_entropy or type(criterion) in known
+    return criterion in (cross_entropy, bce_softmax) or type(criterion) in known
 
 
 def smoothing_of(criterion: Criterion) -> float:

@@ -75,9 +75,9 @@ class Stream:
 
     def next(self) -> torch.Generator:
         """Return the generator for the next batch."""
-        digest = hashlib.blake2b(f"{self.seed}/{_rank()}/{self.count}".encode(), digest_size=4).digest()
+        seed = derive_seed(self.seed, _rank(), self.count)
         self.count += 1
-        return self._generator.manual_seed(int.from_bytes(digest, "little"))
+        return self._generator.manual_seed(seed)
 
     def state_dict(self) -> dict[str, int]:
         return {"seed": self.seed, "count": self.count}
@@ -88,6 +88,12 @@ class Stream:
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"state of a mixer must hold the integers seed and count, got {state!r}") from error
         self.seed, self.count = seed, count
+
+
+def derive_seed(*parts: int) -> int:
+    """Return a seed of 32 bits that follows from whole numbers, such as (seed, rank, step), and differs between them."""
+    digest = hashlib.blake2b("/".join(str(part) for part in parts).encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little")
 
 
 def _rank() -> int:

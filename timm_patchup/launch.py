@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
-
 from . import plugin
 from .methods import list_methods, method_parameters
+from .recipe.flags import add_mix_flags, single_values
 from .sites import SiteError
 
 # timm's flags that a mix cannot be combined with, and why.
@@ -27,8 +26,6 @@ _CONFLICTS = {
     "torchscript": "hooks do not run in TorchScript; use --torchcompile",
     "mixup_off_epoch": "timm tells its own mixup the epoch and nobody else",
 }
-# Settings that timm's script has flags for already, or that the method's name decides.
-_NOT_FLAGS = {"mode", "num_classes", "label_smoothing", "seed"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -69,7 +66,7 @@ def _parse_with_mix(parse_args: Callable[..., Any]) -> Callable[..., Any]:
         if done or "--model" not in self._option_string_actions:
             return parse_args(self, *args, **kwargs)
         done = True
-        keys = _add_flags(self)
+        keys = add_mix_flags(self, default=None)
         namespace = parse_args(self, *args, **kwargs)
         _configure(namespace, keys)
         return namespace
@@ -77,29 +74,11 @@ def _parse_with_mix(parse_args: Callable[..., Any]) -> Callable[..., Any]:
     return parse
 
 
-def _add_flags(parser: argparse.ArgumentParser) -> list[str]:
-    group = parser.add_argument_group("PatchUp", "mixing inside the network (timm_patchup)")
-    group.add_argument("--mix", metavar="NAME", help=f"method: {', '.join(list_methods())}")
-    parameters = {key: p for name in list_methods() for key, p in method_parameters(name).items()}
-    keys = sorted(set(parameters) - _NOT_FLAGS)
-    for key in keys:
-        several = {"nargs": "+"} if "Sequence" in str(parameters[key].annotation) else {}
-        help_text = f"setting {key} of the method; default {parameters[key].default!r} unless the method has its own"
-        group.add_argument(f"--mix-{key.replace('_', '-')}", type=_value, help=help_text, **several)  # type: ignore[arg-type]
-    return keys
-
-
-def _value(text: str) -> Any:
-    return yaml.safe_load(text)
-
-
 def _configure(namespace: argparse.Namespace, keys: list[str]) -> None:
     if not namespace.mix:
         _fail(f"--mix is missing: choose from {', '.join(list_methods())}")
     given = {key: getattr(namespace, f"mix_{key}") for key in keys}
-    settings = {key: value for key, value in given.items() if value is not None}
-    if isinstance(settings.get("block_size"), list) and len(settings["block_size"]) == 1:
-        settings["block_size"] = settings["block_size"][0]
+    settings = single_values({key: value for key, value in given.items() if value is not None})
     try:
         plugin.register(namespace.mix, seed=getattr(namespace, "seed", 0), **settings)
     except ValueError as error:

@@ -13,6 +13,8 @@ from ..checks import check_choice
 from ..mixer import Mixer
 
 _METHODS: dict[str, tuple[type[Mixer], dict[str, Any]]] = {}
+# Arguments that a training script has keys of its own for, or that the method's name decides.
+_NOT_SETTINGS = {"mode", "num_classes", "label_smoothing", "seed"}
 
 
 def register_method(name: str, mixer: type[Mixer], **defaults: Any) -> None:
@@ -33,6 +35,13 @@ def method_parameters(name: str) -> dict[str, inspect.Parameter]:
     parameters = inspect.signature(mixer).parameters.values()
     own = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
     return own | {key: own[key].replace(default=value) for key, value in defaults.items()}
+
+
+def list_settings(name: str | None = None) -> dict[str, inspect.Parameter]:
+    """Return what a flag or a recipe may set of one method, or of any: the keys ``mix_*``, sorted."""
+    names = list_methods() if name is None else [name]
+    known = {key: p for method in names for key, p in method_parameters(method).items()}
+    return {key: known[key] for key in sorted(set(known) - _NOT_SETTINGS)}
 
 
 def check_settings(name: str, settings: Iterable[str]) -> None:

@@ -1,0 +1,187 @@
+"""Where labelled images come from: a data set of the Hub, a local folder in its layout, or an image folder.
+
+``open_source`` gives a ``Source``: labels at once, images one by one as PIL. What is missing or does not fit ends in a
+DataError of one line that says what to do about it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from PIL import Image
+
+from .embedded import fashion_mini_dir
+
+if TYPE_CHECKING:
+    from ..recipe import Recipe
+
+HUB_PREFIX = "hfds/"
+# Names that image folders have for the same split.
+_SPLIT_FOLDERS = (("train", "training"), ("val", "valid", "validation", "test"))
+
+
+class DataError(ValueError):
+    """Data that is missing, out of reach or does not fit the recipe."""
+
+
+class Source(Protocol):
+    """Labelled images of one split."""
+
+    labels: np.ndarray
+    class_names: Sequence[str] | None
+
+    def image(self, index: int) -> Image.Image:
+        """Return one image as it was stored."""
+        ...
+
+
+class HubSource:
+    """A split of a data set that ``datasets`` has opened."""
+
+    def __init__(self, rows: Any, *, input_key: str, target_key: str) -> None:
+        columns = list(rows.column_names)
+        for name, value in (("input_key", input_key), ("target_key", target_key)):
+            if value not in columns:
+                raise DataError(f"{name} is {value!r}, the data set has the columns {', '.join(columns)}")
+        self._rows = rows.select_columns([input_key])
+        self._key = input_key
+        self.labels = np.asarray(rows.select_columns([target_key])[:][target_key])
+        if not np.issubdtype(self.labels.dtype, np.integer):
+            raise DataError(f"target_key: column {target_key!r} holds {self.labels.dtype}, class numbers are needed")
+        self.class_names = getattr(rows.features[target_key], "names", None)
+
+    def image(self, index: int) -> Image.Image:
+        return self._rows[int(index)][self._key]
+
+
+class FolderSource:
+    """A folder with one sub-folder of image files for each class, in timm's order of classes."""
+
+    def __init__(self, folder: Path) -> None:
+        from timm.data.readers.reader_image_folder import find_images_and_targets
+
+        samples, class_to_index = find_images_and_targets(str(folder))
+        if not samples:
+            raise DataError(f"{folder} holds no images")
+        self._paths = [path for path, _ in samples]
+        self.labels = np.asarray([label for _, label in samples])
+        self.class_names = sorted(class_to_index, key=class_to_index.__getitem__)
+
+    def image(self, index: int) -> Image.Image:
+        return Image.open(self._paths[int(index)])
+
+
+def open_source(recipe: "Recipe", split: str, data_dir: str | Path | None = None) -> Source:
+    """Open one split of the recipe's data and check its labels.
+
+    Args:
+        recipe: its data keys.
+        split: name of the split.
+        data_dir: a local folder instead of the Hub: in the layout of the Hub, or with image folders.
+
+    Raises:
+        DataError: in one line.
+    """
+    if data_dir is not None:
+        folder = Path(data_dir)
+        if not folder.is_dir():
+            raise DataError(f"--data-dir {data_dir} is not a folder")
+        images = _image_folder(folder, split)
+        source: Source = FolderSource(images) if images else _local(recipe, folder, split)
+    elif recipe.dataset == "fashion_mini":
+        source = _local(recipe, fashion_mini_dir(), split)
+    elif recipe.dataset.startswith(HUB_PREFIX):
+        rows = _load(recipe, recipe.dataset.removeprefix(HUB_PREFIX), recipe.dataset_config, split)
+        source = HubSource(rows, input_key=recipe.input_key, target_key=recipe.target_key)
+    else:
+        raise DataError(f"dataset must be fashion_mini or hfds/OWNER/NAME, or give --data-dir; got {recipe.dataset!r}")
+    _check_labels(recipe, source, split)
+    return source
+
+
+def _check_labels(recipe: "Recipe", source: Source, split: str) -> None:
+    if len(source.labels) == 0:
+        raise DataError(f"split {split!r} is empty")
+    low, high = int(source.labels.min()), int(source.labels.max())
+    if low < 0:
+        raise DataError(f"split {split!r} holds the label {low}: it has no labels to test on, choose another split")
+    if high >= recipe.num_classes:
+        raise DataError(f"split {split!r} holds the label {high}, num_classes is {recipe.num_classes}")
+    if source.class_names and len(source.class_names) != recipe.num_classes:
+        raise DataError(f"the data has {len(source.class_names)} classes, num_classes is {recipe.num_classes}")
+
+
+def _image_folder(folder: Path, split: str) -> Path | None:
+    """Return the sub-folder of a split if it holds one folder for each class."""
+    others = next((names for names in _SPLIT_FOLDERS if split in names), ())
+    for name in (split, *others):
+        path = folder / name
+        if path.is_dir() and any(child.is_dir() for child in path.iterdir()):
+            return path
+    return None
+
+
+def _local(recipe: "Recipe", folder: Path, split: str) -> HubSource:
+    config = None
+    if recipe.dataset_config is not None:
+        # A folder with the Hub's README knows its configurations; without it they are sub-folders at most.
+        if (folder / "README.md").is_file() and recipe.dataset_config in _config_names(folder):
+            config = recipe.dataset_config
+        elif (folder / recipe.dataset_config).is_dir():
+            folder = folder / recipe.dataset_config
+    rows = _load(recipe, str(folder), config, split)
+    return HubSource(rows, input_key=recipe.input_key, target_key=recipe.target_key)
+
+
+def _config_names(folder: Path) -> list[str]:
+    import datasets
+
+    try:
+        return datasets.get_dataset_config_names(str(folder))
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        raise DataError(f"{folder} holds no data set: {' '.join(str(error).split())[:200]}") from error
+
+
+def _load(recipe: "Recipe", path: str, config: str | None, split: str) -> Any:
+    """Call ``datasets.load_dataset``, with what can go wrong in one line each."""
+    import datasets
+    from huggingface_hub.errors import GatedRepoError, OfflineModeIsEnabled
+
+    on_hub = recipe.dataset.startswith(HUB_PREFIX) and not Path(path).is_dir()
+    page = f"https://huggingface.co/datasets/{path}"
+    local_way = "or give --data-dir with a local folder in the Hub's layout"
+    try:
+        return datasets.load_dataset(path, config, split=split)
+    except Exception as error:
+        text = " ".join(str(error).split())
+        chain = _chain(error)
+        if any(isinstance(e, GatedRepoError) for e in chain) or "gated" in text.lower():
+            way = f"accept its terms at {page}, log in with `hf auth login`, {local_way}"
+            raise DataError(f"data set {path} is gated: {way}") from error
+        unreachable = (ConnectionError, OfflineModeIsEnabled, TimeoutError)
+        if on_hub and (any(isinstance(e, unreachable) for e in chain) or _is_http_trouble(chain)):
+            way = f"check the network (HF_HUB_OFFLINE, HF_ENDPOINT), {local_way}"
+            raise DataError(f"data set {path} is not in the cache and the Hub cannot be reached: {way}") from error
+        if isinstance(error, datasets.exceptions.DatasetNotFoundError):
+            if on_hub:
+                raise DataError(f"no data set {path} on the Hub, or no right to see it: {page}, {local_way}") from error
+            raise DataError(f"{path} holds no data set: parquet files like data/train-*.parquet are needed") from error
+        if isinstance(error, ValueError) and "split" in text.lower():
+            raise DataError(f"{path} has no split {split!r}: {text[:200]}") from error
+        if isinstance(error, (OSError, ValueError, datasets.exceptions.DatasetsError)):
+            raise DataError(f"{path}, split {split!r}, cannot be read: {text[:300]}") from error
+        raise
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
+        error = error.__cause__ or error.__context__
+    return chain
+
+
+def _is_http_trouble(chain: Sequence[BaseException]) -> bool:
+    """Whether a transport (httpx or requests, whichever the Hub's client has) failed before any answer came."""
+    return any(type(e).__module__.split(".")[0] in ("httpx", "httpcore", "requests", "urllib3") for e in chain)

@@ -1,0 +1,144 @@
+"""From a name or a file to a recipe.
+
+``BENCHMARK_METHOD`` is a file of ``recipes/benchmarks`` and one of ``recipes/methods``. A file names what it builds on
+under ``include`` (parts, or whole recipes) and overrides it with its own keys; a method file may say under ``when``
+what differs on a part or a benchmark.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .schema import MIX_PREFIX, Recipe, RecipeError, _nearest
+
+DEFAULT = "fashion_mini_hard_patchup"
+
+
+@dataclass
+class Keys:
+    """Flat keys on the way to a recipe, and the names of the files that gave them."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    parts: set[str] = field(default_factory=set)
+
+    def update(self, other: "Keys") -> None:
+        self.values.update(other.values)
+        self.parts |= other.parts
+
+
+def recipes_dir() -> Path:
+    """Return the folder of recipes: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "recipes"
+    return installed if installed.is_dir() else package.parent / "recipes"
+
+
+def list_benchmarks() -> list[str]:
+    return sorted(path.stem for path in (recipes_dir() / "benchmarks").glob("*.yaml"))
+
+
+def list_recipe_methods() -> list[str]:
+    return sorted(path.stem for path in (recipes_dir() / "methods").glob("*.yaml"))
+
+
+def list_recipes() -> list[str]:
+    """Return the names of all recipes."""
+    return [f"{benchmark}_{method}" for benchmark in list_benchmarks() for method in list_recipe_methods()]
+
+
+def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """Return the recipe of a name or a YAML file, with some keys overridden.
+
+    Args:
+        source: a name of ``list_recipes()``, or the path of a file, such as the recipe.yaml of a run.
+        overrides: flat keys that replace those of the recipe. Another ``mix`` brings its own settings.
+
+    Raises:
+        RecipeError: everything that is wrong, together.
+
+    Example:
+        >>> load_recipe("cifar10_wrn28_10_soft_patchup", {"epochs": 2}).mix
+        'soft_patchup'
+    """
+    overrides = dict(overrides or {})
+    keys = _compose(source)
+    mix = overrides.get("mix")
+    if mix is not None and mix != keys.values.get("mix", "none"):
+        keys.values = {name: value for name, value in keys.values.items() if not name.startswith(MIX_PREFIX)}
+        if mix in list_recipe_methods():
+            _apply_method(keys, mix)
+    return Recipe.from_dict(keys.values | overrides)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Split BENCHMARK_METHOD; raise RecipeError with the nearest names where there is no such recipe."""
+    for benchmark in list_benchmarks():
+        for method in list_recipe_methods():
+            if name == f"{benchmark}_{method}":
+                return benchmark, method
+    if name in list_benchmarks():
+        candidates = ", ".join(f"{name}_{method}" for method in list_recipe_methods())
+        raise RecipeError([f"{name!r} is a benchmark, a recipe also names the method: {candidates}"])
+    hint = _nearest(name, list_recipes())
+    raise RecipeError([f"no recipe {name!r}{hint or '; --list-recipes shows all'}"])
+
+
+def _compose(source: str | Path) -> Keys:
+    path = Path(source)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        return _read(path, seen=())
+    benchmark, method = split_name(str(source))
+    keys = _read(recipes_dir() / "benchmarks" / f"{benchmark}.yaml", seen=())
+    _apply_method(keys, method)
+    return keys
+
+
+def _apply_method(keys: Keys, method: str) -> None:
+    values = _mapping(recipes_dir() / "methods" / f"{method}.yaml")
+    special = values.pop("when", {})
+    keys.values.update(values)
+    for part, differing in special.items():
+        if part in keys.parts:
+            keys.values.update(differing)
+
+
+def _read(path: Path, seen: tuple[Path, ...]) -> Keys:
+    if path in seen:
+        raise RecipeError([f"{path} includes itself"])
+    own = _mapping(path)
+    keys = Keys(parts={path.stem})
+    included = own.pop("include", [])
+    if not isinstance(included, list):
+        raise RecipeError([f"{path}: include must be a list of parts or recipes, got {included!r}"])
+    for name in included:
+        part = recipes_dir() / "parts" / f"{name}.yaml"
+        beside = path.parent / str(name)
+        if part.is_file():
+            keys.update(_read(part, seen=(*seen, path)))
+        elif beside.is_file():
+            keys.update(_read(beside, seen=(*seen, path)))
+        else:
+            keys.update(_compose(str(name)))
+    keys.values.update(own)
+    return keys
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RecipeError([f"no such recipe file: {path}"]) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError([f"{path} cannot be read: {error}"]) from None
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise RecipeError([f"{path}{where}: not YAML: {getattr(error, 'problem', error)}"]) from None
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+        raise RecipeError([f"{path} must hold keys and values, got {type(values).__name__}"])
+    return values

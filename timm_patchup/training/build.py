@@ -1,0 +1,161 @@
+"""From a recipe to the things that train: accelerator, model, mixer, criterion, optimiser, schedule.
+
+Everything comes from the factories of timm and Accelerate. ``model_problems`` tries it all without memory or time, so
+that a wrong recipe is refused before anything is opened or written.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from timm.optim import create_optimizer_v2, list_optimizers, optimizer_kwargs
+from timm.scheduler import create_scheduler_v2
+from timm.scheduler.scheduler_factory import scheduler_kwargs
+from torch import nn
+
+from ..criterion import Criterion, bce_softmax, cross_entropy
+from ..methods import create_mixer
+from ..mixer import Mixer
+from ..recipe import Recipe, RecipeError
+
+_PLAIN = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.MULTI_XPU)
+
+
+def make_accelerator(
+    recipe: Recipe, *, trackers: Sequence[str] = (), log_dir: Path | None = None, threads: int | None = None
+) -> Accelerator:
+    """Make the Accelerator, and refuse what would be silently wrong.
+
+    Without an accelerator in the machine it is told to take the CPU: only then do several processes started by
+    ``accelerate launch --multi_gpu`` find each other there.
+
+    Raises:
+        RecipeError: a launch that this loop does not support, or a batch that the processes cannot share.
+    """
+    precision = None if not recipe.amp else {"bfloat16": "bf16", "float16": "fp16"}[recipe.amp_dtype]
+    try:
+        accelerator = Accelerator(
+            cpu=not _has_accelerator(),
+            mixed_precision=precision,
+            log_with=list(trackers) or None,
+            project_dir=None if log_dir is None else str(log_dir),
+            step_scheduler_with_optimizer=False,
+        )
+    except (ValueError, ImportError) as error:
+        raise RecipeError([f"Accelerate refuses: {' '.join(str(error).split())}"]) from error
+    problems = []
+    world_size = int(os.environ.get("WORLD_SIZE", 1))
+    if world_size != accelerator.num_processes:
+        problems.append(
+            f"{world_size} processes were started that do not know of each other (Accelerate sees "
+            f"{accelerator.num_processes}): launch with recipes/accelerate/cpu_2.yaml or --multi_gpu --num_processes N"
+        )
+    if accelerator.distributed_type not in _PLAIN:
+        name = str(accelerator.distributed_type).rsplit(".", 1)[-1]
+        problems.append(f"{name} is not supported: launch with one process or with --multi_gpu (DDP)")
+    parts = accelerator.num_processes * recipe.grad_accum_steps
+    if recipe.batch_size % parts:
+        near = sorted({max(1, recipe.batch_size // parts) * parts, (recipe.batch_size // parts + 1) * parts})
+        problems.append(
+            f"batch_size {recipe.batch_size} cannot be divided by {accelerator.num_processes} processes x "
+            f"{recipe.grad_accum_steps} accumulation steps: give --batch-size {' or '.join(map(str, near))}, or another "
+            f"number of processes"
+        )
+    if problems:
+        raise RecipeError(problems)
+    if accelerator.device.type == "cpu":
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        # accelerate launch sets OMP_NUM_THREADS to 1 where nobody chose; cores that idle help nobody.
+        torch.set_num_threads(threads or max(1, _cores() // local))
+    return accelerator
+
+
+def build_model(recipe: Recipe) -> nn.Module:
+    """Make the model of a recipe, in train mode."""
+    optional = {"drop_path_rate": recipe.drop_path} if recipe.drop_path is not None else {}
+    if recipe.drop:
+        optional["drop_rate"] = recipe.drop
+    model = timm.create_model(
+        recipe.model,
+        pretrained=recipe.pretrained,
+        num_classes=recipe.num_classes,
+        in_chans=recipe.input_size[0],
+        **optional | recipe.model_kwargs,
+    )
+    if recipe.grad_checkpointing:
+        model.set_grad_checkpointing(True)
+    return model.train()
+
+
+def build_mixer(recipe: Recipe, model: nn.Module) -> Mixer:
+    """Make the mixer of a recipe for its model."""
+    settings: dict[str, Any] = {"num_classes": recipe.num_classes, "label_smoothing": recipe.smoothing}
+    return create_mixer(recipe.mix, model, seed=recipe.seed, **settings, **recipe.mix_settings)
+
+
+def build_criterion(recipe: Recipe) -> Criterion:
+    """Return the loss on logits and soft targets."""
+    if recipe.loss == "bce":
+        return nn.BCEWithLogitsLoss()
+    return bce_softmax if recipe.loss == "bce_softmax" else cross_entropy
+
+
+def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
+    return create_optimizer_v2(model, **optimizer_kwargs(recipe), filter_bias_and_bn=recipe.filter_bias_and_bn)
+
+
+def build_scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, updates_per_epoch: int) -> tuple[Any, int]:
+    """Return timm's scheduler (None for a constant rate) and the number of epochs with warm-up and cool-down."""
+    arguments = scheduler_kwargs(recipe)
+    # timm's multistep drops one epoch before each milestone; a recipe means what the paper's table says.
+    arguments["decay_milestones"] = [milestone + 1 for milestone in recipe.decay_milestones]
+    if recipe.sched == "none":
+        return None, recipe.epochs
+    scheduler, num_epochs = create_scheduler_v2(optimizer, **arguments, updates_per_epoch=updates_per_epoch)
+    return scheduler, num_epochs
+
+
+def model_problems(recipe: Recipe) -> list[str]:
+    """Return what is wrong with model, method and optimiser, tried on tensors without data."""
+    problems = []
+    if recipe.opt not in list_optimizers():
+        problems.append(f"opt: timm has no optimiser {recipe.opt!r}; see timm.optim.list_optimizers()")
+    if not timm.is_model(recipe.model):
+        near = timm.list_models(f"*{recipe.model[:6]}*")[:4]
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        return [*problems, f"model: timm has no model {recipe.model!r}{hint}"]
+    try:
+        with torch.device("meta"):
+            model = build_model(Recipe.from_dict(recipe.to_dict() | {"pretrained": False}))
+    except Exception as error:  # whatever a model's constructor makes of its arguments
+        return [*problems, f"model {recipe.model} cannot be made: {' '.join(str(error).split())[:300]}"]
+    try:
+        build_mixer(recipe, model).detach()
+    except (TypeError, ValueError) as error:
+        problems.append(f"mix {recipe.mix}: {error}")
+    return problems
+
+
+def describe_batch(recipe: Recipe, num_processes: int) -> str:
+    """Return how a batch is shared out."""
+    share = recipe.batch_size // (num_processes * recipe.grad_accum_steps)
+    parts = [f"{num_processes} process{'es' if num_processes > 1 else ''}"]
+    if recipe.grad_accum_steps > 1:
+        parts.append(f"{recipe.grad_accum_steps} accumulation steps")
+    return f"batch {recipe.batch_size} = {' x '.join(parts)} x {share} images"
+
+
+def _has_accelerator() -> bool:
+    if os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"):
+        return False
+    xpu = getattr(torch, "xpu", None)
+    return torch.cuda.is_available() or torch.backends.mps.is_available() or bool(xpu and xpu.is_available())
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

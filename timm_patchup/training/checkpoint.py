@@ -1,0 +1,174 @@
+"""Checkpoints: a folder for each, whole or not there, verified when read.
+
+``checkpoints/step-00000450/`` holds model.safetensors, ema.safetensors (if there is one), state.pt (optimiser, scaler,
+mixer, position, sums, rows of the summary; read with ``weights_only``) and manifest.json with a checksum of each. The
+weights of the best epoch so far lie beside them, named in the manifest. No generator has a state to save: all
+randomness of a run follows from (seed, rank, update), see ``loop.py``.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+FORMAT = 1
+_PARTIAL = ".partial-"
+_DAMAGED = "damaged-"
+Weights = dict[str, Tensor]
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used, and why."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What was read from one checkpoint."""
+
+    path: Path
+    model: Weights
+    ema: Weights | None
+    state: dict[str, Any]
+    best: str | None
+
+
+class Checkpoints:
+    """The checkpoints of one run; only the main process writes."""
+
+    def __init__(self, folder: Path, *, keep: int) -> None:
+        self.folder, self.keep = folder, keep
+
+    def paths(self) -> list[Path]:
+        """Return the checkpoints, oldest first."""
+        return sorted(path for path in self.folder.glob("step-*") if path.is_dir())
+
+    def save(self, step: int, *, model: Weights, ema: Weights | None, state: dict[str, Any], best: str | None) -> Path:
+        """Write a checkpoint and remove those that are not kept.
+
+        It is written under another name and then renamed: a run that dies on the way leaves the older ones as they
+        are. Later steps, of a run that was resumed from an older checkpoint, are gone then, too.
+        """
+        target = self.folder / f"step-{step:08d}"
+        partial = self.folder / f"{_PARTIAL}{target.name}"
+        self.clean()
+        partial.mkdir(parents=True)
+        try:
+            _save_weights(model, partial / "model.safetensors")
+            if ema is not None:
+                _save_weights(ema, partial / "ema.safetensors")
+            torch.save(state, partial / "state.pt")
+            sums = {path.name: _checksum(path) for path in sorted(partial.iterdir())}
+            manifest = {"format": FORMAT, "step": step, "best": best, "sha256": sums}
+            (partial / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+            if target.exists():
+                target.rename(self.folder / f"{_PARTIAL}old-{target.name}")
+            partial.rename(target)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        self._prune(target)
+        return target
+
+    def save_best(self, epoch: int, weights: Weights) -> str:
+        """Write the weights of the best epoch so far and return the name of their file."""
+        name = f"best-{epoch:05d}.safetensors"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        partial = self.folder / f"{_PARTIAL}{name}"
+        try:
+            _save_weights(weights, partial)
+            os.replace(partial, self.folder / name)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        return name
+
+    def load_best(self, name: str) -> Weights:
+        try:
+            return load_file(self.folder / name)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"the best weights {name} cannot be read: {error}") from error
+
+    def newest(self) -> tuple[Checkpoint | None, list[str]]:
+        """Return the newest checkpoint that is sound, and a line for each newer one that is not."""
+        damaged = []
+        for path in reversed(self.paths()):
+            try:
+                return load_checkpoint(path), damaged
+            except CheckpointError as error:
+                damaged.append(str(error))
+        return None, damaged
+
+    def set_aside_after(self, sound: Path | None) -> None:
+        """Rename checkpoints beyond the sound one, so that they are neither counted nor lost."""
+        for path in self.paths():
+            if sound is None or path.name > sound.name:
+                aside = path.with_name(f"{_DAMAGED}{path.name}")
+                shutil.rmtree(aside, ignore_errors=True)
+                path.rename(aside)
+
+    def clean(self) -> None:
+        """Remove what writes that were cut off have left."""
+        for path in self.folder.glob(f"{_PARTIAL}*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _prune(self, newest: Path) -> None:
+        self.clean()
+        paths = self.paths()
+        for path in paths:
+            if path.name > newest.name:
+                shutil.rmtree(path)
+        kept = [path for path in paths if path.name <= newest.name]
+        for path in kept[: -self.keep]:
+            shutil.rmtree(path)
+        named = {json.loads((path / "manifest.json").read_text("utf-8"))["best"] for path in kept[-self.keep :]}
+        for path in self.folder.glob("best-*.safetensors"):
+            if path.name not in named:
+                path.unlink()
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read and verify one checkpoint.
+
+    Raises:
+        CheckpointError: it is damaged or not one of ours; the message names it.
+    """
+    try:
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT:
+            raise CheckpointError(f"{path.name} has format {manifest['format']}, this version reads {FORMAT}")
+        for name, expected in manifest["sha256"].items():
+            if _checksum(path / name) != expected:
+                raise CheckpointError(f"{path.name} is damaged: {name} does not match its checksum")
+        ema = load_file(path / "ema.safetensors") if "ema.safetensors" in manifest["sha256"] else None
+        return Checkpoint(
+            path=path,
+            model=load_file(path / "model.safetensors"),
+            ema=ema,
+            state=torch.load(path / "state.pt", map_location="cpu", weights_only=True),
+            best=manifest["best"],
+        )
+    except CheckpointError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError, RuntimeError, EOFError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise CheckpointError(f"{path.name} is damaged: {type(error).__name__}: {reason}") from error
+
+
+def _save_weights(weights: Weights, path: Path) -> None:
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, path)
+
+
+def _checksum(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()

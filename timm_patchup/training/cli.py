@@ -1,0 +1,189 @@
+"""The command: flags to a recipe and a run, and every way it can fail to one clear line and an exit code.
+
+Exit codes: 0 done, 1 the run failed, 2 the call was wrong and nothing was written, 130 stopped by Ctrl-C.
+"""
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ..recipe import Recipe, RecipeError, list_recipes, load_recipe
+from ..recipe.compose import DEFAULT, list_benchmarks, list_recipe_methods
+from ..recipe.flags import add_recipe_flags, given_keys
+
+TRACKERS = ("tensorboard", "trackio", "wandb")
+
+
+@dataclass(frozen=True)
+class Call:
+    """What was asked for: the recipe with its overrides, and how to run it."""
+
+    source: str | None
+    overrides: dict[str, Any]
+    output: Path
+    experiment: str | None
+    data_dir: str | None
+    resume: str | bool
+    overwrite: bool
+    track: tuple[str, ...]
+    threads: int | None
+    debug: bool
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Train a recipe; exit with a code and one clear line where that is not possible."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    try:
+        code = _run(words)
+    except RecipeError as error:
+        code = _complain(error.problems, 2)
+    except KeyboardInterrupt:
+        code = _complain(["stopped by a second Ctrl-C, without a checkpoint"], 130)
+    except Exception as error:
+        known = _known_failure(error)
+        if debug:
+            traceback.print_exc()
+        if known is None:
+            text = " ".join(str(error).split())[:400]
+            known = f"{type(error).__name__}: {text} (--debug shows where)", 1
+        code = _complain([known[0]], known[1])
+    raise SystemExit(code)
+
+
+def _run(words: Sequence[str]) -> int:
+    parser = make_parser()
+    namespace, unknown = parser.parse_known_args(words)
+    if namespace.list_recipes:
+        print_recipes()
+        return 0
+    call, problems = _read_call(namespace)
+    problems = _unknown_flags(parser, unknown) + problems
+    recipe = None
+    try:
+        recipe = load_recipe(call.source or DEFAULT, call.overrides)
+    except RecipeError as error:
+        problems += error.problems
+    if problems:
+        raise RecipeError(problems)
+    assert recipe is not None
+    if namespace.show_recipe:
+        print(recipe.to_yaml(), end="")
+        return 0
+    from .run import run  # torch and the data libraries are needed from here on
+
+    run(recipe, call)
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of all flags."""
+    parser = argparse.ArgumentParser(
+        prog="train.py",
+        description="Train a recipe; without one, the embedded default. Every key of a recipe is also a flag.",
+        allow_abbrev=False,
+    )
+    run = parser.add_argument_group("run")
+    run.add_argument("--recipe", metavar="NAME|FILE", help=f"a name of --list-recipes or a YAML file; default {DEFAULT}")
+    run.add_argument("--list-recipes", action="store_true", help="show all recipes and exit")
+    run.add_argument("--show-recipe", action="store_true", help="print the resolved recipe as YAML and exit")
+    run.add_argument("--data-dir", metavar="DIR", help="local data: the Hub's layout, or image folders train/ and val/")
+    run.add_argument("--output", metavar="DIR", default="output", help="the run is DIR/NAME/; default output")
+    run.add_argument("--experiment", metavar="NAME", help="name of the run; default the name of the recipe")
+    run.add_argument(
+        "--resume",
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="PATH",
+        help="go on with the run, or with the run or checkpoint at PATH; starts it if there is none",
+    )
+    run.add_argument("--overwrite", action="store_true", help="start anew where a run lies already")
+    run.add_argument("--track", nargs="+", default=[], metavar="NAME", help=f"log to {', '.join(TRACKERS)}")
+    run.add_argument("--threads", type=int, metavar="N", help="threads of each process on the CPU; default its cores")
+    run.add_argument("--debug", action="store_true", help="show where an error came from")
+    add_recipe_flags(parser)
+    return parser
+
+
+def print_recipes() -> None:
+    """Print benchmarks and methods: a recipe is one of each."""
+    print(f"BENCHMARK_METHOD, {len(list_recipes())} recipes. Methods: {', '.join(list_recipe_methods())}")
+    for benchmark in list_benchmarks():
+        recipe = load_recipe(f"{benchmark}_none")
+        print(f"{benchmark:26} {recipe.dataset:26} {recipe.model:16} {recipe.epochs:5} epochs, batch {recipe.batch_size}")
+
+
+def _read_call(namespace: argparse.Namespace) -> tuple[Call, list[str]]:
+    problems = []
+    for name in namespace.track:
+        if name not in TRACKERS:
+            problems.append(f"--track {name}: choose from {', '.join(TRACKERS)}")
+        elif find_spec(name) is None:
+            problems.append(f"--track {name} needs its package: pip install 'timm-patchup[tracking]'")
+    if namespace.resume and namespace.overwrite:
+        problems.append("--resume and --overwrite contradict each other")
+    if namespace.threads is not None and namespace.threads < 1:
+        problems.append(f"--threads must be at least 1, got {namespace.threads}")
+    if namespace.experiment is not None and Path(namespace.experiment).name != namespace.experiment:
+        problems.append(f"--experiment is a name, not a path, got {namespace.experiment!r}; --output takes the folder")
+    call = Call(
+        source=namespace.recipe,
+        overrides=given_keys(namespace),
+        output=Path(namespace.output),
+        experiment=namespace.experiment,
+        data_dir=namespace.data_dir,
+        resume=namespace.resume,
+        overwrite=namespace.overwrite,
+        track=tuple(namespace.track),
+        threads=namespace.threads,
+        debug=namespace.debug,
+    )
+    return call, problems
+
+
+def _unknown_flags(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> list[str]:
+    problems = []
+    known = [flag for flag in parser._option_string_actions if flag.startswith("--")]
+    for word in unknown:
+        if word.startswith("-"):
+            near = get_close_matches(word.split("=")[0], known, n=3, cutoff=0.6)
+            problems.append(f"unknown flag {word}{f'; did you mean {chr(32).join(near)}?' if near else ''}")
+        elif word == unknown[0] or not unknown[unknown.index(word) - 1].startswith("-"):
+            problems.append(f"unexpected argument {word!r}; a data folder is given as --data-dir")
+    return problems
+
+
+def _known_failure(error: BaseException) -> tuple[str, int] | None:
+    """Return the line and the exit code of a failure that users meet, None for any other."""
+    from ..data.source import DataError
+    from ..sites import SiteError
+    from .checkpoint import CheckpointError
+    from .stopping import RunError
+
+    if isinstance(error, RunError):
+        return str(error), error.code
+    if isinstance(error, DataError):
+        return str(error), 2
+    if isinstance(error, (CheckpointError, SiteError)):
+        return str(error), 1
+    if isinstance(error, OSError):
+        return f"cannot write: {error.strerror or error}; the last good checkpoint stands, --resume goes on from it", 1
+    return None
+
+
+def _complain(problems: Sequence[str], code: int) -> int:
+    """Print problems on the first process; several processes have the same ones."""
+    if int(os.environ.get("RANK", 0)) == 0:
+        with suppress(BrokenPipeError):
+            for problem in problems:
+                print(f"train.py: {problem}", file=sys.stderr, flush=True)
+    return code

@@ -1,0 +1,38 @@
+"""The picture of a run: loss and validation error over the epochs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from .run_folder import Row
+
+
+def draw_curves(rows: Sequence[Row], path: Path, *, title: str, best_epoch: int | None, val_name: str) -> None:
+    """Draw the summary of a run into a PNG file."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    losses, errors = figure.subplots(1, 2)
+    losses.plot([row["epoch"] for row in rows], [row["train_loss"] for row in rows], label="train (objective)", color="C0")
+    measured = [row for row in rows if row["val_loss"] is not None]
+    epochs = [row["epoch"] for row in measured]
+    marker = "." if len(measured) < 2 else None
+    losses.plot(epochs, [row["val_loss"] for row in measured], label=f"{val_name} (NLL)", color="C1", marker=marker)
+    errors.plot(epochs, [row["val_error"] for row in measured], label=f"{val_name} error", color="C1", marker=marker)
+    if best_epoch is not None:
+        errors.axvline(best_epoch, color="0.6", linestyle=":", label=f"best epoch, {best_epoch}")
+    rate = errors.twinx()
+    rate.plot([row["epoch"] for row in rows], [row["lr"] for row in rows], color="0.75", linewidth=1)
+    rate.set_ylabel("learning rate", color="0.5")
+    rate.set_ylim(bottom=0)
+    errors.set_zorder(rate.get_zorder() + 1)
+    errors.patch.set_visible(False)
+    for axes, label in ((losses, "loss"), (errors, "error, %")):
+        axes.set_xlabel("epoch")
+        axes.set_ylabel(label)
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+        axes.legend(loc="upper right")
+    figure.suptitle(title)
+    partial = path.with_name(f".partial-{path.name}")
+    figure.savefig(partial, dpi=110, format="png")
+    partial.replace(path)

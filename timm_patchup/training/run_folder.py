@@ -1,0 +1,104 @@
+"""The folder of a run: what lies in it, whose it is, and what may be written there.
+
+``recipe.yaml``, ``summary.csv``, ``results.json``, ``curves.png``, ``model.safetensors`` and ``checkpoints/``. Files
+are written under another name and renamed, so that a reader never sees half of one. No path is written into any of
+them.
+"""
+
+import csv
+import io
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from ..recipe import Recipe, RecipeError, load_recipe
+
+State = Literal["new", "unfinished", "finished", "foreign"]
+OWN_FILES = ("recipe.yaml", "summary.csv", "results.json", "curves.png", "model.safetensors")
+COLUMNS = ("epoch", "lr", "train_loss", "val_loss", "val_top1", "val_top5", "val_error")
+Row = dict[str, float | None]
+
+
+class RunFolder:
+    """The output folder of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    def state(self) -> State:
+        """Return whether there is a run, and whether it is at its end."""
+        if not self.path.exists() or not any(self.path.iterdir()):
+            return "new"
+        if not (self.path / "recipe.yaml").is_file() or not self.checkpoints.is_dir():
+            return "foreign"
+        return "finished" if (self.path / "results.json").is_file() else "unfinished"
+
+    def recipe(self) -> Recipe:
+        return load_recipe(self.path / "recipe.yaml")
+
+    def refuse_unless_new(self) -> None:
+        """Raise RecipeError where something lies that a new run would write over."""
+        state = self.state()
+        other = "choose another --experiment or --output"
+        if state == "finished":
+            raise RecipeError([f"{self.path} holds a finished run: {other}, or --overwrite"])
+        if state == "unfinished":
+            raise RecipeError([f"{self.path} holds a run that is not finished: go on with --resume, {other}, or --overwrite"])
+        if state == "foreign":
+            raise RecipeError([f"{self.path} holds files of something else: {other}; --overwrite leaves those where they are"])
+
+    def clear(self) -> None:
+        """Remove what a run writes, and nothing else."""
+        for name in OWN_FILES:
+            (self.path / name).unlink(missing_ok=True)
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+
+    def begin(self, recipe: Recipe, name: str) -> None:
+        """Make the folder and write the recipe into it."""
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        head = (
+            f"# {name}, resolved. Train it again: accelerate launch -m timm_patchup.training --recipe recipe.yaml\n"
+            f"# For timm's own train.py: timm-patchup path/to/train.py --recipe recipe.yaml. Its -c takes this file, too,\n"
+            f"# but reads batch_size as that of one process.\n"
+        )
+        self.write_text("recipe.yaml", head + recipe.to_yaml())
+
+    def write_summary(self, rows: Sequence[Row]) -> None:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: "" if row[name] is None else row[name] for name in COLUMNS} for row in rows)
+        self.write_text("summary.csv", text.getvalue())
+
+    def write_results(self, results: dict[str, Any]) -> None:
+        self.write_text("results.json", json.dumps(results, indent=1) + "\n")
+
+    def results(self) -> dict[str, Any]:
+        return json.loads((self.path / "results.json").read_text(encoding="utf-8"))
+
+    def copy_in(self, source: Path, name: str) -> None:
+        """Put a copy of a file into the folder, whole or not at all."""
+        partial = self.path / f".partial-{name}"
+        try:
+            shutil.copyfile(source, partial)
+            os.replace(partial, self.path / name)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+    def write_text(self, name: str, text: str) -> None:
+        partial = self.path / f".partial-{name}"
+        try:
+            partial.write_text(text, encoding="utf-8")
+            os.replace(partial, self.path / name)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
