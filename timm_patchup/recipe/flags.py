@@ -83,6 +83,6 @@ def _text_or_none(text: str) -> str | None:
 def _value(text: str) -> Any:
     """Read a word as YAML does; what is not YAML stays text and is refused by the check of its key."""
     try:
-        return yaml.safe_load("null" if text == "None" else text)
+        return yaml.safe_load("null" if text.lower() == "none" else text)
     except yaml.YAMLError:
         return text

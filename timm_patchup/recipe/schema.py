@@ -142,7 +142,9 @@ class Recipe:
     )
     val_interval: int = key(1, "validate every so many epochs, and after the last", low=1)
     eval_metric: str = key("top1", "what makes an epoch the best: top1 or loss", choices=("top1", "loss"))
-    checkpoint_steps: int = key(0, "a checkpoint every so many updates as well as every epoch; 0 for epochs only", low=0)
+    checkpoint_steps: int = key(
+        0, "a checkpoint every so many updates as well as every epoch; 0 for epochs only", low=0
+    )
     checkpoint_hist: int = key(2, "checkpoints that are kept", low=1)
     log_interval: int = key(50, "updates between two refreshes of the progress bar", low=1)
 
@@ -207,7 +209,9 @@ class Recipe:
             if len(low_high) != 2 or low_high[0] > low_high[1]:
                 problems.append(f"{name} must be a range of two values, low then high, got {low_high}")
         if self.batch_size % self.grad_accum_steps:
-            problems.append(f"batch_size {self.batch_size} cannot be divided by grad_accum_steps {self.grad_accum_steps}")
+            problems.append(
+                f"batch_size {self.batch_size} cannot be divided by grad_accum_steps {self.grad_accum_steps}"
+            )
         if self.sched == "multistep" and sorted(set(self.decay_milestones)) != self.decay_milestones:
             problems.append(f"decay_milestones must increase, got {self.decay_milestones}")
         if self.warmup_epochs and self.warmup_epochs >= self.epochs and not self.warmup_prefix:

@@ -58,6 +58,8 @@ def make_accelerator(
     if accelerator.distributed_type not in _PLAIN:
         name = str(accelerator.distributed_type).rsplit(".", 1)[-1]
         problems.append(f"{name} is not supported: launch with one process or with --multi_gpu (DDP)")
+    if accelerator.mixed_precision == "fp16" and accelerator.device.type == "cpu":
+        problems.append("float16 needs a GPU: on the CPU choose --amp-dtype bfloat16")
     parts = accelerator.num_processes * recipe.grad_accum_steps
     if recipe.batch_size % parts:
         near = sorted({max(1, recipe.batch_size // parts) * parts, (recipe.batch_size // parts + 1) * parts})

@@ -77,9 +77,12 @@ class Checkpoints:
         self._prune(target)
         return target
 
-    def save_best(self, epoch: int, weights: Weights) -> str:
-        """Write the weights of the best epoch so far and return the name of their file."""
-        name = f"best-{epoch:05d}.safetensors"
+    @staticmethod
+    def best_name(epoch: int) -> str:
+        return f"best-{epoch:05d}.safetensors"
+
+    def save_best(self, name: str, weights: Weights) -> None:
+        """Write the weights of the best epoch so far."""
         self.folder.mkdir(parents=True, exist_ok=True)
         partial = self.folder / f"{_PARTIAL}{name}"
         try:
@@ -88,7 +91,6 @@ class Checkpoints:
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
-        return name
 
     def load_best(self, name: str) -> Weights:
         try:

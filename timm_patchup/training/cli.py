@@ -49,13 +49,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         code = _complain(["stopped by a second Ctrl-C, without a checkpoint"], 130)
     except Exception as error:
-        known = _known_failure(error)
+        known, everywhere = _known_failure(error), False
         if debug:
             traceback.print_exc()
         if known is None:
             text = " ".join(str(error).split())[:400]
             known = f"{type(error).__name__}: {text} (--debug shows where)", 1
-        code = _complain([known[0]], known[1])
+            everywhere = True
+        code = _complain([known[0]], known[1], everywhere=everywhere)
     raise SystemExit(code)
 
 
@@ -92,7 +93,9 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     run = parser.add_argument_group("run")
-    run.add_argument("--recipe", metavar="NAME|FILE", help=f"a name of --list-recipes or a YAML file; default {DEFAULT}")
+    run.add_argument(
+        "--recipe", metavar="NAME|FILE", help=f"a name of --list-recipes or a YAML file; default {DEFAULT}"
+    )
     run.add_argument("--list-recipes", action="store_true", help="show all recipes and exit")
     run.add_argument("--show-recipe", action="store_true", help="print the resolved recipe as YAML and exit")
     run.add_argument("--data-dir", metavar="DIR", help="local data: the Hub's layout, or image folders train/ and val/")
@@ -119,7 +122,9 @@ def print_recipes() -> None:
     print(f"BENCHMARK_METHOD, {len(list_recipes())} recipes. Methods: {', '.join(list_recipe_methods())}")
     for benchmark in list_benchmarks():
         recipe = load_recipe(f"{benchmark}_none")
-        print(f"{benchmark:26} {recipe.dataset:26} {recipe.model:16} {recipe.epochs:5} epochs, batch {recipe.batch_size}")
+        print(
+            f"{benchmark:26} {recipe.dataset:26} {recipe.model:16} {recipe.epochs:5} epochs, batch {recipe.batch_size}"
+        )
 
 
 def _read_call(namespace: argparse.Namespace) -> tuple[Call, list[str]]:
@@ -180,10 +185,12 @@ def _known_failure(error: BaseException) -> tuple[str, int] | None:
     return None
 
 
-def _complain(problems: Sequence[str], code: int) -> int:
-    """Print problems on the first process; several processes have the same ones."""
-    if int(os.environ.get("RANK", 0)) == 0:
+def _complain(problems: Sequence[str], code: int, *, everywhere: bool = False) -> int:
+    """Print problems on the first process, for several have the same ones; what is unforeseen on each of them."""
+    rank = int(os.environ.get("RANK", 0))
+    if rank == 0 or everywhere:
+        name = f"train.py, process {rank}" if rank else "train.py"
         with suppress(BrokenPipeError):
             for problem in problems:
-                print(f"train.py: {problem}", file=sys.stderr, flush=True)
+                print(f"{name}: {problem}", file=sys.stderr, flush=True)
     return code

@@ -12,7 +12,9 @@ def draw_curves(rows: Sequence[Row], path: Path, *, title: str, best_epoch: int 
 
     figure = Figure(figsize=(10, 4), layout="constrained")
     losses, errors = figure.subplots(1, 2)
-    losses.plot([row["epoch"] for row in rows], [row["train_loss"] for row in rows], label="train (objective)", color="C0")
+    losses.plot(
+        [row["epoch"] for row in rows], [row["train_loss"] for row in rows], label="train (objective)", color="C0"
+    )
     measured = [row for row in rows if row["val_loss"] is not None]
     epochs = [row["epoch"] for row in measured]
     marker = "." if len(measured) < 2 else None

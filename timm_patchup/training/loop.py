@@ -64,7 +64,9 @@ class Trainer:
         self.checkpoints = Checkpoints(folder.checkpoints, keep=recipe.checkpoint_hist)
         rank, world_size = accelerator.process_index, accelerator.num_processes
         pin = accelerator.device.type == "cuda"
-        self.loader, self.batches = training_loader(data.train, recipe, rank=rank, world_size=world_size, pin_memory=pin)
+        self.loader, self.batches = training_loader(
+            data.train, recipe, rank=rank, world_size=world_size, pin_memory=pin
+        )
         self.val_loader = evaluation_loader(data.val, recipe, rank=rank, world_size=world_size, pin_memory=pin)
 
         seed_everything(derive_seed(recipe.seed))
@@ -226,10 +228,11 @@ class Trainer:
         }
         position.rows.append(row)
         is_best = metrics is not None and self._is_best(metrics)
-        if is_best:
+        if metrics is not None and is_best:
             position.best_epoch, position.best_value = number, self._value(metrics)
+            position.best_file = self.checkpoints.best_name(number)
             if self.accelerator.is_main_process:
-                position.best_file = self.checkpoints.save_best(number, self.evaluated.state_dict())
+                self.checkpoints.save_best(position.best_file, self.evaluated.state_dict())
         position.epoch, position.update = number, 0
         if self.scheduler is not None:
             self.scheduler.step(number)
@@ -246,8 +249,7 @@ class Trainer:
     def _evaluate(self) -> Metrics:
         return evaluate(self.evaluated, self.val_loader, self.accelerator, channels_last=self.recipe.channels_last)
 
-    def _value(self, metrics: Metrics | None) -> float:
-        assert metrics is not None
+    def _value(self, metrics: Metrics) -> float:
         return metrics.top1 if self.recipe.eval_metric == "top1" else -metrics.loss
 
     def _is_best(self, metrics: Metrics) -> bool:
@@ -350,4 +352,3 @@ class Trainer:
     def _newest(self) -> str:
         paths = self.checkpoints.paths()
         return paths[-1].name if paths else "none yet"
-

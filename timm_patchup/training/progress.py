@@ -33,7 +33,11 @@ class Progress:
         self._waiting, self._training, self._done = 0.0, 0.0, 0
         if self.terminal:
             self._bar = tqdm(
-                total=self.updates, initial=update, desc=f"epoch {epoch + 1}/{self.num_epochs}", unit="batch", leave=False
+                total=self.updates,
+                initial=update,
+                desc=f"epoch {epoch + 1}/{self.num_epochs}",
+                unit="batch",
+                leave=False,
             )
 
     def wants_loss(self, update: int) -> bool:

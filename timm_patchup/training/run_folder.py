@@ -51,9 +51,13 @@ class RunFolder:
         if state == "finished":
             raise RecipeError([f"{self.path} holds a finished run: {other}, or --overwrite"])
         if state == "unfinished":
-            raise RecipeError([f"{self.path} holds a run that is not finished: go on with --resume, {other}, or --overwrite"])
+            raise RecipeError(
+                [f"{self.path} holds a run that is not finished: go on with --resume, {other}, or --overwrite"]
+            )
         if state == "foreign":
-            raise RecipeError([f"{self.path} holds files of something else: {other}; --overwrite leaves those where they are"])
+            raise RecipeError(
+                [f"{self.path} holds files of something else: {other}; --overwrite leaves those where they are"]
+            )
 
     def clear(self) -> None:
         """Remove what a run writes, and nothing else."""
