@@ -21,7 +21,7 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 
 
 def bce_softmax(output: Tensor, target: Tensor) -> Tensor:
-    """Binary cross-entropy of softmax probabilities with distributions (B, K), the loss of the PatchUp authors' code."""
+    """Binary cross-entropy of softmax probabilities with distributions (B, K): the loss of the authors' code."""
     return F.binary_cross_entropy(output.float().softmax(dim=1), target.float())
 
 

@@ -91,7 +91,7 @@ class Stream:
 
 
 def derive_seed(*parts: int) -> int:
-    """Return a seed of 32 bits that follows from whole numbers, such as (seed, rank, step), and differs between them."""
+    """Return a seed of 32 bits that follows from whole numbers, such as (seed, rank, step)."""
     digest = hashlib.blake2b("/".join(str(part) for part in parts).encode(), digest_size=4).digest()
     return int.from_bytes(digest, "little")
 

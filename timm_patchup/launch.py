@@ -2,10 +2,11 @@
 
 The script's parser is given our flags (so they land in its args.yaml and work in its ``-c`` files) and its
 ClassificationTask becomes a MixTask. Under several processes: ``torchrun -m timm_patchup.launch path/to/train.py ...``
-or ``accelerate launch -m timm_patchup.launch path/to/train.py ...``.
+or ``accelerate launch -m timm_patchup.launch path/to/train.py ...``. ``--recipe NAME`` hands a recipe to the script.
 """
 
 import argparse
+import os
 import runpy
 import sys
 from collections.abc import Callable, Sequence
@@ -14,7 +15,9 @@ from typing import Any, NoReturn
 
 from . import plugin
 from .methods import list_methods, method_parameters
+from .recipe import RecipeError, load_recipe
 from .recipe.flags import add_mix_flags, single_values
+from .recipe.for_timm import for_timm
 from .sites import SiteError
 
 # timm's flags that a mix cannot be combined with, and why.
@@ -66,7 +69,8 @@ def _parse_with_mix(parse_args: Callable[..., Any]) -> Callable[..., Any]:
         if done or "--model" not in self._option_string_actions:
             return parse_args(self, *args, **kwargs)
         done = True
-        keys = add_mix_flags(self, default=None)
+        keys = add_mix_flags(self)
+        _add_recipe(self, args[0] if args else kwargs.get("args"))
         namespace = parse_args(self, *args, **kwargs)
         _configure(namespace, keys)
         return namespace
@@ -74,9 +78,30 @@ def _parse_with_mix(parse_args: Callable[..., Any]) -> Callable[..., Any]:
     return parse
 
 
+def _add_recipe(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> None:
+    """Make a recipe, if one is named, the defaults of the script: its own flags override them."""
+    help_text = "a recipe of timm_patchup, by name or file, as defaults of all other flags"
+    parser.add_argument("--recipe", metavar="NAME|FILE", help=help_text)
+    peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    peek.add_argument("--recipe")
+    source = peek.parse_known_args(words)[0].recipe
+    if source is None:
+        return
+    known = {action.dest for action in parser._actions}
+    num_processes = int(os.environ.get("WORLD_SIZE", 1))
+    try:
+        values, remarks = for_timm(load_recipe(source), known=known, num_processes=num_processes)
+    except RecipeError as error:
+        _fail("; ".join(error.problems))
+    parser.set_defaults(**values)
+    if int(os.environ.get("RANK", 0)) == 0:
+        for remark in remarks:
+            print(f"timm-patchup: {remark}", file=sys.stderr)
+
+
 def _configure(namespace: argparse.Namespace, keys: list[str]) -> None:
     if not namespace.mix:
-        _fail(f"--mix is missing: choose from {', '.join(list_methods())}")
+        _fail(f"--mix or --recipe is missing: choose a method from {', '.join(list_methods())}")
     given = {key: getattr(namespace, f"mix_{key}") for key in keys}
     settings = single_values({key: value for key, value in given.items() if value is not None})
     try:

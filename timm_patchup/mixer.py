@@ -172,6 +172,17 @@ class Mixer:
             objective=self.objective,
         )
 
+    def check_images(self, x: Tensor) -> None:
+        """Look at what each site gives for images of this size, so that what cannot be mixed fails here.
+
+        Args:
+            x: images like those of training, (B, C, H, W), floating point; the model is run on them once.
+
+        Raises:
+            SiteError: a site gives no feature map; the message says which sites do.
+        """
+        self._maps_for(x)
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Alter nothing inside, whatever is drawn: for a clean forward pass in train mode."""

@@ -29,7 +29,11 @@ class Source(Protocol):
     """Labelled images of one split."""
 
     labels: np.ndarray
-    class_names: Sequence[str] | None
+
+    @property
+    def class_names(self) -> Sequence[str] | None:
+        """Names of the classes, where the data has them."""
+        ...
 
     def image(self, index: int) -> Image.Image:
         """Return one image as it was stored."""

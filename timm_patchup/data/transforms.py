@@ -71,13 +71,13 @@ class Augmentation:
         """Make the transforms; without ``crop`` the image comes cropped and flipped already."""
         self.seed = recipe.seed
         geometry, colour, final = create_transform(
-            tuple(recipe.input_size),
+            (recipe.input_size[1], recipe.input_size[2]),
             is_training=True,
-            scale=tuple(recipe.scale),
-            ratio=tuple(recipe.ratio),
+            scale=(recipe.scale[0], recipe.scale[1]),
+            ratio=(recipe.ratio[0], recipe.ratio[1]),
             hflip=recipe.hflip,
             vflip=recipe.vflip,
-            color_jitter=recipe.color_jitter or None,
+            color_jitter=recipe.color_jitter or None,  # type: ignore[arg-type]
             auto_augment=recipe.aa,
             interpolation=recipe.train_interpolation,
             mean=tuple(recipe.mean),
@@ -105,7 +105,7 @@ def needs_each_image(recipe: "Recipe") -> bool:
 def evaluation_transform(recipe: "Recipe") -> Any:
     """Return timm's transform for evaluation: resize, centre crop, normalise."""
     return create_transform(
-        tuple(recipe.input_size),
+        (recipe.input_size[1], recipe.input_size[2]),
         is_training=False,
         crop_pct=recipe.crop_pct,
         interpolation=recipe.interpolation,

@@ -64,13 +64,24 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
         'soft_patchup'
     """
     overrides = dict(overrides or {})
-    keys = _compose(source)
+    try:
+        keys = _compose(source)
+    except RecipeError as error:
+        raise RecipeError([*error.problems, *_problems_of(overrides)]) from None
     mix = overrides.get("mix")
     if mix is not None and mix != keys.values.get("mix", "none"):
         keys.values = {name: value for name, value in keys.values.items() if not name.startswith(MIX_PREFIX)}
         if mix in list_recipe_methods():
             _apply_method(keys, mix)
     return Recipe.from_dict(keys.values | overrides)
+
+
+def _problems_of(overrides: Mapping[str, Any]) -> list[str]:
+    try:
+        Recipe.from_dict({name: value for name, value in overrides.items() if not name.startswith(MIX_PREFIX)})
+    except RecipeError as error:
+        return error.problems
+    return []
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -36,16 +36,16 @@ def add_recipe_flags(parser: argparse.ArgumentParser) -> None:
     add_mix_flags(parser, default=argparse.SUPPRESS)
 
 
-def add_mix_flags(parser: argparse.ArgumentParser, *, default: Any) -> list[str]:
+def add_mix_flags(parser: argparse.ArgumentParser, **common: Any) -> list[str]:
     """Add ``--mix`` and one flag for each setting of any method; return the names of the settings."""
     group = parser.add_argument_group("PatchUp", "mixing inside the network (timm_patchup)")
-    group.add_argument("--mix", metavar="NAME", default=default, help=f"method: {', '.join(list_methods())}")
+    group.add_argument("--mix", metavar="NAME", help=f"method: {', '.join(list_methods())}", **common)
     settings = list_settings()
     for name, parameter in settings.items():
         several = {"nargs": "+"} if "Sequence" in str(parameter.annotation) else {}
         text = f"setting {name} of the method; default {parameter.default!r} unless the method has its own"
         flag = f"--{MIX_PREFIX}{name}".replace("_", "-")
-        group.add_argument(flag, type=_value, default=default, help=text.replace("%", "%%"), **several)  # type: ignore[arg-type]
+        group.add_argument(flag, type=_value, help=text.replace("%", "%%"), **several, **common)  # type: ignore[arg-type]
     return list(settings)
 
 

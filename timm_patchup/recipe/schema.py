@@ -7,6 +7,7 @@ method are the keys ``mix_*``.
 
 import types
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from math import isfinite
@@ -271,20 +272,17 @@ def _typed(name: str, value: Any, hint: Any, meta: Mapping[str, Any]) -> Any:
 
 
 def _number(name: str, value: Any, hint: type, meta: Mapping[str, Any]) -> Any:
-    kind = "a whole number" if hint is int else "a number"
+    low, high, above = meta["low"], meta["high"], meta["above"]
+    bounds = [f"above {above:g}"] if isfinite(above) else []
+    bounds += [f"at least {low:g}"] if isfinite(low) else []
+    bounds += [f"at most {high:g}"] if isfinite(high) else []
+    kind = f"{name} must be a {'whole ' if hint is int else ''}number, {' and '.join(bounds) or 'finite'}"
     if isinstance(value, str) and hint is float:
-        # YAML 1.1 reads 1e-4 as a word.
-        try:
-            value = float(value)
-        except ValueError:
-            raise ValueError(f"{name} must be {kind}, got {value!r}") from None
+        with suppress(ValueError):
+            value = float(value)  # YAML 1.1 reads 1e-4 as a word
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not (whole or (hint is float and isinstance(value, float))):
-        raise ValueError(f"{name} must be {kind}, got {value!r}")
-    low, high, above = meta["low"], meta["high"], meta["above"]
+        raise ValueError(f"{kind}, got {value!r}")
     if not isfinite(value) or value < low or value > high or value <= above:
-        bounds = [f"above {above:g}"] if isfinite(above) else []
-        bounds += [f"at least {low:g}"] if isfinite(low) else []
-        bounds += [f"at most {high:g}"] if isfinite(high) else []
-        raise ValueError(f"{name} must be {kind}, {' and '.join(bounds) or 'finite'}, got {value!r}")
+        raise ValueError(f"{kind}, got {value!r}")
     return hint(value)

@@ -19,6 +19,7 @@ from timm.scheduler.scheduler_factory import scheduler_kwargs
 from torch import nn
 
 from ..criterion import Criterion, bce_softmax, cross_entropy
+from ..data.transforms import Augmentation
 from ..methods import create_mixer
 from ..mixer import Mixer
 from ..recipe import Recipe, RecipeError
@@ -65,8 +66,8 @@ def make_accelerator(
         near = sorted({max(1, recipe.batch_size // parts) * parts, (recipe.batch_size // parts + 1) * parts})
         problems.append(
             f"batch_size {recipe.batch_size} cannot be divided by {accelerator.num_processes} processes x "
-            f"{recipe.grad_accum_steps} accumulation steps: give --batch-size {' or '.join(map(str, near))}, or another "
-            f"number of processes"
+            f"{recipe.grad_accum_steps} accumulation steps: give --batch-size {' or '.join(map(str, near))}, or start "
+            f"another number of processes"
         )
     if problems:
         raise RecipeError(problems)
@@ -82,15 +83,21 @@ def build_model(recipe: Recipe) -> nn.Module:
     optional = {"drop_path_rate": recipe.drop_path} if recipe.drop_path is not None else {}
     if recipe.drop:
         optional["drop_rate"] = recipe.drop
-    model = timm.create_model(
-        recipe.model,
-        pretrained=recipe.pretrained,
-        num_classes=recipe.num_classes,
-        in_chans=recipe.input_size[0],
-        **optional | recipe.model_kwargs,
-    )
+    try:
+        model = timm.create_model(
+            recipe.model,
+            pretrained=recipe.pretrained,
+            num_classes=recipe.num_classes,
+            in_chans=recipe.input_size[0],
+            **optional | recipe.model_kwargs,
+        )
+    except (OSError, RuntimeError) as error:
+        if not recipe.pretrained:
+            raise
+        text = " ".join(str(error).split())[:200]
+        raise RecipeError([f"the pretrained weights of {recipe.model} cannot be loaded: {text}"]) from error
     if recipe.grad_checkpointing:
-        model.set_grad_checkpointing(True)
+        model.set_grad_checkpointing(True)  # type: ignore[operator]
     return model.train()
 
 
@@ -123,10 +130,14 @@ def build_scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, updates_pe
 
 
 def model_problems(recipe: Recipe) -> list[str]:
-    """Return what is wrong with model, method and optimiser, tried on tensors without data."""
+    """Return what is wrong with augmentation, optimiser, model and method, tried on tensors without data."""
     problems = []
     if recipe.opt not in list_optimizers():
         problems.append(f"opt: timm has no optimiser {recipe.opt!r}; see timm.optim.list_optimizers()")
+    try:
+        Augmentation(recipe, crop=True)
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        problems.append(f"aa: timm cannot make {recipe.aa!r} of it: {error}")
     if not timm.is_model(recipe.model):
         near = timm.list_models(f"*{recipe.model[:6]}*")[:4]
         hint = f"; did you mean {' or '.join(near)}?" if near else ""

@@ -21,7 +21,7 @@ from torch import Tensor
 
 FORMAT = 1
 _PARTIAL = ".partial-"
-_DAMAGED = "damaged-"
+_ASIDE = "aside-"
 Weights = dict[str, Tensor]
 
 
@@ -100,7 +100,7 @@ class Checkpoints:
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
         """Return the newest checkpoint that is sound, and a line for each newer one that is not."""
-        damaged = []
+        damaged: list[str] = []
         for path in reversed(self.paths()):
             try:
                 return load_checkpoint(path), damaged
@@ -112,7 +112,7 @@ class Checkpoints:
         """Rename checkpoints beyond the sound one, so that they are neither counted nor lost."""
         for path in self.paths():
             if sound is None or path.name > sound.name:
-                aside = path.with_name(f"{_DAMAGED}{path.name}")
+                aside = path.with_name(f"{_ASIDE}{path.name}")
                 shutil.rmtree(aside, ignore_errors=True)
                 path.rename(aside)
 

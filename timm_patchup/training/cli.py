@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 the run failed, 2 the call was wrong and nothing was writt
 """
 
 import argparse
+import errno
 import os
 import sys
 import traceback
@@ -15,10 +16,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..recipe import Recipe, RecipeError, list_recipes, load_recipe
+from ..recipe import RecipeError, list_recipes, load_recipe
 from ..recipe.compose import DEFAULT, list_benchmarks, list_recipe_methods
 from ..recipe.flags import add_recipe_flags, given_keys
 
+_WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 TRACKERS = ("tensorboard", "trackio", "wandb")
 
 
@@ -180,7 +182,7 @@ def _known_failure(error: BaseException) -> tuple[str, int] | None:
         return str(error), 2
     if isinstance(error, (CheckpointError, SiteError)):
         return str(error), 1
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.errno in _WRITE_ERRORS:
         return f"cannot write: {error.strerror or error}; the last good checkpoint stands, --resume goes on from it", 1
     return None
 

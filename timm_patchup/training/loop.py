@@ -156,20 +156,20 @@ class Trainer:
                 self.accelerator.backward(loss / pieces if pieces > 1 else loss)
             self._count(loss.detach(), len(labels))
         if self.recipe.clip_grad is not None:
-            self._clip()
+            self._clip(self.recipe.clip_grad)
         self.optimizer.step()
         self.optimizer.zero_grad()
         if self.ema is not None:
             self.ema.update(self.plain, step=self.position.total)
         return waited
 
-    def _clip(self) -> None:
+    def _clip(self, value: float) -> None:
         self.accelerator.unscale_gradients(self.optimizer)
         parameters = list(self.plain.parameters())
         if self.recipe.clip_mode == "agc":
-            adaptive_clip_grad(parameters, self.recipe.clip_grad)
+            adaptive_clip_grad(parameters, value)
         else:
-            dispatch_clip_grad(parameters, self.recipe.clip_grad, mode=self.recipe.clip_mode)
+            dispatch_clip_grad(parameters, value, mode=self.recipe.clip_mode)
 
     def _count(self, loss: Tensor, samples: int) -> None:
         self._sums += torch.stack([loss.to(self._sums) * samples, torch.full_like(self._sums[0], samples)])
@@ -221,10 +221,10 @@ class Trainer:
             "epoch": number,
             "lr": rate,
             "train_loss": loss_sum / count,
-            "val_loss": metrics and metrics.loss,
-            "val_top1": metrics and metrics.top1,
-            "val_top5": metrics and metrics.top5,
-            "val_error": metrics and metrics.error,
+            "val_loss": metrics.loss if metrics else None,
+            "val_top1": metrics.top1 if metrics else None,
+            "val_top5": metrics.top5 if metrics else None,
+            "val_error": metrics.error if metrics else None,
         }
         position.rows.append(row)
         is_best = metrics is not None and self._is_best(metrics)
@@ -253,7 +253,7 @@ class Trainer:
         return metrics.top1 if self.recipe.eval_metric == "top1" else -metrics.loss
 
     def _is_best(self, metrics: Metrics) -> bool:
-        """Whether these weights are the ones to keep: the first with the best value, or the last if none is held out."""
+        """Whether to keep these weights: the first with the best value, or the last where nothing is held out."""
         if not self.data.held_out or self.position.best_value is None:
             return True
         return self._value(metrics) > self.position.best_value

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from accelerate import Accelerator
 
 from ..data.loader import load_data
@@ -29,9 +30,7 @@ def run(recipe: Recipe, call: "Call") -> dict[str, Any]:
     resuming = bool(call.resume) and folder.state() in ("unfinished", "finished")
     if resuming:
         recipe = _recipe_of_run(folder, recipe, call)
-    elif call.overwrite or (call.resume and folder.state() == "new"):
-        pass
-    else:
+    elif not call.overwrite:
         folder.refuse_unless_new()
     problems = model_problems(recipe)
     if problems:
@@ -48,15 +47,16 @@ def run(recipe: Recipe, call: "Call") -> dict[str, Any]:
     with accelerator.main_process_first():  # one download, one cache
         data = load_data(recipe, call.data_dir)
     stop = StopSignal()
-    stop.install()
     trainer = Trainer(recipe, data, folder, accelerator, stop=stop)
+    trainer.mixer.check_images(torch.zeros(2, *recipe.input_size, device=accelerator.device))
     checkpoint = _open_checkpoint(folder, checkpoint_path, recipe, data.fingerprint, say) if resuming else None
+    # Nothing was written so far.
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         if call.overwrite:
             folder.clear()
         if resuming:
-            Checkpoints(folder.checkpoints, keep=1).set_aside_after(checkpoint.path if checkpoint else None)
+            trainer.checkpoints.set_aside_after(checkpoint.path if checkpoint else None)
         else:
             folder.begin(recipe, folder.name)
     accelerator.wait_for_everyone()
@@ -67,7 +67,8 @@ def run(recipe: Recipe, call: "Call") -> dict[str, Any]:
         say(f"resumed from {checkpoint.path.name}: epoch {position.epoch + 1}, update {position.update}")
     _introduce(recipe, trainer, accelerator, data.describe())
     _start_trackers(recipe, folder, accelerator, call)
-    results = trainer.fit()
+    with stop.listening():
+        results = trainer.fit()
     accelerator.end_training()
     _report(folder, recipe, results, say)
     return results

@@ -70,8 +70,8 @@ class RunFolder:
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         head = (
             f"# {name}, resolved. Train it again: accelerate launch -m timm_patchup.training --recipe recipe.yaml\n"
-            f"# For timm's own train.py: timm-patchup path/to/train.py --recipe recipe.yaml. Its -c takes this file, too,\n"
-            f"# but reads batch_size as that of one process.\n"
+            "# For timm's own train.py: timm-patchup path/to/train.py --recipe recipe.yaml. Its -c takes this file,\n"
+            "# too, but reads batch_size as that of one process.\n"
         )
         self.write_text("recipe.yaml", head + recipe.to_yaml())
 

@@ -1,8 +1,9 @@
 """Ways a run ends before its end: a signal, or a loss that is no number. Each leaves a checkpoint to go on from."""
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 
 class RunError(RuntimeError):
@@ -35,10 +36,16 @@ class StopSignal:
     def __init__(self) -> None:
         self.signal = 0
 
-    def install(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._remember)
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Catch the signals inside, and leave the handlers as they were."""
+        before = {number: signal.signal(number, self._remember) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
-    def _remember(self, number: int, frame: FrameType | None) -> Any:
+    def _remember(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
         signal.signal(number, signal.SIG_DFL)

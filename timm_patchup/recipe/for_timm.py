@@ -1,0 +1,47 @@
+"""A recipe in the words of timm's own train.py, for ``timm-patchup path/to/train.py --recipe NAME``."""
+
+from collections.abc import Collection
+from dataclasses import fields
+from typing import Any
+
+from ..data.embedded import fashion_mini_dir
+from .schema import Recipe, RecipeError
+
+# Keys of our own loop whose value, where it is not the default, timm's script cannot follow.
+_OURS = ("dataset_config", "val_fraction", "train_per_class", "limit", "crop_padding", "lighting", "filter_bias_and_bn")
+
+
+def for_timm(recipe: Recipe, *, known: Collection[str], num_processes: int) -> tuple[dict[str, Any], list[str]]:
+    """Return defaults for timm's parser, and a line for each thing its script does differently.
+
+    Args:
+        recipe: the recipe.
+        known: the keys of timm's parser.
+        num_processes: timm's batch size is that of one process.
+
+    Raises:
+        RecipeError: a batch that cannot be divided, or a loss that timm's script does not have.
+    """
+    problems = []
+    parts = num_processes * recipe.grad_accum_steps
+    if recipe.batch_size % parts:
+        problems.append(
+            f"batch_size {recipe.batch_size} cannot be divided by {num_processes} processes x "
+            f"{recipe.grad_accum_steps} accumulation steps"
+        )
+    if recipe.loss == "bce_softmax":
+        problems.append("timm's script has no loss bce_softmax: choose cross_entropy or bce in the recipe")
+    if problems:
+        raise RecipeError(problems)
+    values = recipe.to_dict()
+    values["batch_size"] = recipe.batch_size // parts
+    values["bce_loss"] = recipe.loss == "bce"
+    values["decay_milestones"] = [milestone + 1 for milestone in recipe.decay_milestones]  # timm drops one early
+    if recipe.dataset == "fashion_mini":
+        values["dataset"] = f"hfds/{fashion_mini_dir()}"
+    if recipe.crop_padding is not None:
+        values["scale"] = values["ratio"] = [1.0, 1.0]  # whole images instead of timm's crops
+    defaults = {f.name: f.default for f in fields(Recipe)}
+    differing = [name for name in _OURS if name not in known and values[name] != defaults[name]]
+    remarks = [f"timm's script does not know {name}: {values[name]} is left out" for name in differing]
+    return {name: value for name, value in values.items() if name in known}, remarks
