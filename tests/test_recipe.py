@@ -122,6 +122,13 @@ def test_another_method_brings_its_own_settings(tmp_path: Path) -> None:
     )
 
 
+def test_another_model_leaves_the_arguments_of_the_first_behind() -> None:
+    assert load_recipe("tiny_imagenet_wrn28_10_none", {"model": "resnet101"}).model_kwargs == {}
+    assert load_recipe("tiny_imagenet_wrn28_10_none", {"model": "wrn28_10"}).model_kwargs == {"stem_stride": 2}
+    kept = {"model": "wrn16_2", "model_kwargs": {"stem_stride": 1}}
+    assert load_recipe("tiny_imagenet_wrn28_10_none", kept).model_kwargs == {"stem_stride": 1}
+
+
 def test_a_file_of_ones_own_builds_on_recipes_and_files(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text("include: [imagenet_hard_patchup]\nepochs: 90\n")
     (tmp_path / "mine.yaml").write_text("include: [base.yaml]\nlr: 1e-2\n")

@@ -54,7 +54,8 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
 
     Args:
         source: a name of ``list_recipes()``, or the path of a file, such as the recipe.yaml of a run.
-        overrides: flat keys that replace those of the recipe. Another ``mix`` brings its own settings.
+        overrides: flat keys that replace those of the recipe. Another ``mix`` brings its own settings, another
+            ``model`` leaves the ``model_kwargs`` of the recipe's behind.
 
     Raises:
         RecipeError: everything that is wrong, together.
@@ -68,6 +69,8 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
         keys = _compose(source)
     except RecipeError as error:
         raise RecipeError([*error.problems, *_problems_of(overrides)]) from None
+    if overrides.get("model") not in (None, keys.values.get("model")):
+        keys.values.pop("model_kwargs", None)
     mix = overrides.get("mix")
     if mix is not None and mix != keys.values.get("mix", "none"):
         keys.values = {name: value for name, value in keys.values.items() if not name.startswith(MIX_PREFIX)}

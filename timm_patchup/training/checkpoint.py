@@ -7,8 +7,10 @@ randomness of a run follows from (seed, rank, update), see ``loop.py``.
 """
 
 import hashlib
+import io
 import json
 import os
+import pickle
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,8 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
 FORMAT = 1
@@ -64,7 +67,7 @@ class Checkpoints:
             _save_weights(model, partial / "model.safetensors")
             if ema is not None:
                 _save_weights(ema, partial / "ema.safetensors")
-            torch.save(state, partial / "state.pt")
+            _save_state(state, partial / "state.pt")
             sums = {path.name: _checksum(path) for path in sorted(partial.iterdir())}
             manifest = {"format": FORMAT, "step": step, "best": best, "sha256": sums}
             (partial / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
@@ -159,13 +162,22 @@ def load_checkpoint(path: Path) -> Checkpoint:
         )
     except CheckpointError:
         raise
+    except pickle.UnpicklingError as error:  # torch's text tells how to load it anyway, which nobody should
+        raise CheckpointError(f"{path.name} is damaged: state.pt holds more than plain values and tensors") from error
     except (OSError, ValueError, KeyError, TypeError, SafetensorError, RuntimeError, EOFError) as error:
         reason = " ".join(str(error).split())[:160]
         raise CheckpointError(f"{path.name} is damaged: {type(error).__name__}: {reason}") from error
 
 
 def _save_weights(weights: Weights, path: Path) -> None:
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, path)
+    path.write_bytes(safetensors_bytes({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}))
+
+
+def _save_state(state: dict[str, Any], path: Path) -> None:
+    # Through memory: torch's own writer turns a full disk into an error of its zip format.
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    path.write_bytes(buffer.getbuffer())
 
 
 def _checksum(path: Path) -> str:
