@@ -3,13 +3,13 @@
 import hashlib
 import io
 import os
-import signal
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 from accelerate.state import AcceleratorState, GradientState
 
@@ -61,9 +61,14 @@ def launch(*flags: object, processes: int = 1, launcher: bool = False) -> Ended:
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
-def kill_group(process: subprocess.Popen) -> None:
-    """Kill a command and all its children at once, as kill -9 or a power cut does."""
-    os.killpg(process.pid, signal.SIGKILL)
+def kill_tree(process: subprocess.Popen) -> None:
+    """Kill a command and all its children at once: workers of a launcher have sessions of their own."""
+    root = psutil.Process(process.pid)
+    tree = [root, *root.children(recursive=True)]
+    for member in tree:
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
+    psutil.wait_procs(tree)
     process.wait()
 
 

@@ -178,9 +178,9 @@ def _known_failure(error: BaseException) -> tuple[str, int] | None:
 
     if isinstance(error, RunError):
         return str(error), error.code
-    if isinstance(error, DataError):
+    if isinstance(error, (DataError, SiteError)):
         return str(error), 2
-    if isinstance(error, (CheckpointError, SiteError)):
+    if isinstance(error, CheckpointError):
         return str(error), 1
     if isinstance(error, OSError) and error.errno in _WRITE_ERRORS:
         return f"cannot write: {error.strerror or error}; the last good checkpoint stands, --resume goes on from it", 1

@@ -1,5 +1,6 @@
 """One run from its folder to its table: open or resume the folder, load the data, train, test, report."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from ..data.loader import load_data
 from ..recipe import Recipe, RecipeError
 from ..recipe.compose import DEFAULT
 from .build import describe_batch, make_accelerator, model_problems
-from .checkpoint import Checkpoint, CheckpointError, Checkpoints, load_checkpoint
+from .checkpoint import Checkpoint, CheckpointError, load_checkpoint
 from .loop import Trainer
 from .run_folder import RunFolder
 from .stopping import StopSignal
@@ -49,29 +50,23 @@ def run(recipe: Recipe, call: "Call") -> dict[str, Any]:
     stop = StopSignal()
     trainer = Trainer(recipe, data, folder, accelerator, stop=stop)
     trainer.mixer.check_images(torch.zeros(2, *recipe.input_size, device=accelerator.device))
-    checkpoint = _open_checkpoint(folder, checkpoint_path, recipe, data.fingerprint, say) if resuming else None
     # Nothing was written so far.
-    accelerator.wait_for_everyone()
-    if accelerator.is_main_process:
-        if call.overwrite:
-            folder.clear()
+    with folder.locked() if accelerator.is_main_process else nullcontext():
+        accelerator.wait_for_everyone()
         if resuming:
-            trainer.checkpoints.set_aside_after(checkpoint.path if checkpoint else None)
-        else:
+            _restore(trainer, folder, checkpoint_path, say)
+        elif accelerator.is_main_process:
+            if call.overwrite:
+                folder.clear()
             folder.begin(recipe, folder.name)
-    accelerator.wait_for_everyone()
-    if checkpoint is not None:
-        for remark in trainer.restore(checkpoint):
-            say(f"note: {remark}")
-        position = trainer.position
-        say(f"resumed from {checkpoint.path.name}: epoch {position.epoch + 1}, update {position.update}")
-    _introduce(recipe, trainer, accelerator, data.describe())
-    _start_trackers(recipe, folder, accelerator, call)
-    with stop.listening():
-        results = trainer.fit()
-    accelerator.end_training()
-    _report(folder, recipe, results, say)
-    return results
+        accelerator.wait_for_everyone()
+        _introduce(recipe, trainer, accelerator, data.describe())
+        _start_trackers(recipe, folder, accelerator, call)
+        with stop.listening():
+            results = trainer.fit()
+        accelerator.end_training()
+        _report(folder, recipe, results, say)
+        return results
 
 
 def _find_folder(call: "Call") -> tuple[RunFolder, Path | None]:
@@ -117,24 +112,29 @@ def _recipe_of_run(folder: RunFolder, recipe: Recipe, call: "Call") -> Recipe:
     return recipe
 
 
-def _open_checkpoint(
-    folder: RunFolder, path: Path | None, recipe: Recipe, fingerprint: str, say: Any
-) -> Checkpoint | None:
-    """Return the checkpoint to go on from; None where the run was stopped before the first."""
+def _restore(trainer: Trainer, folder: RunFolder, path: Path | None, say: Any) -> None:
+    """Go on from the named checkpoint, or from the newest that is sound; from the beginning where there is none."""
     if path is not None:
         checkpoint: Checkpoint | None = load_checkpoint(path)
     else:
-        checkpoint, damaged = Checkpoints(folder.checkpoints, keep=recipe.checkpoint_hist).newest()
+        checkpoint, damaged = trainer.checkpoints.newest()
         for line in damaged:
             say(f"note: {line}; taking the one before it")
+    if checkpoint is not None:
+        if Recipe.from_dict(checkpoint.state["recipe"]).differences(trainer.recipe):
+            raise CheckpointError(f"{checkpoint.path.name} is of another recipe than {folder.path}/recipe.yaml")
+        if checkpoint.state["data"] != trainer.data.fingerprint:
+            raise RecipeError(["the data is not that of the run to resume: give the --data-dir it was started with"])
+    trainer.accelerator.wait_for_everyone()  # all have read what is about to be moved
+    if trainer.accelerator.is_main_process:
+        trainer.checkpoints.set_aside_after(checkpoint.path if checkpoint else None)
     if checkpoint is None:
         say("no checkpoint to resume from: starting at the beginning")
-        return None
-    if Recipe.from_dict(checkpoint.state["recipe"]).differences(recipe):
-        raise CheckpointError(f"{checkpoint.path.name} is of another recipe than {folder.path}/recipe.yaml")
-    if checkpoint.state["data"] != fingerprint:
-        raise RecipeError(["the data is not that of the run to resume: give the --data-dir it was started with"])
-    return checkpoint
+        return
+    for remark in trainer.restore(checkpoint):
+        say(f"note: {remark}")
+    position = trainer.position
+    say(f"resumed from {checkpoint.path.name}: epoch {position.epoch + 1}, update {position.update}")
 
 
 def _introduce(recipe: Recipe, trainer: Trainer, accelerator: Accelerator, data: str) -> None:

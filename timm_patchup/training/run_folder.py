@@ -10,11 +10,17 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from ..recipe import Recipe, RecipeError, load_recipe
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None  # type: ignore[assignment]
 
 State = Literal["new", "unfinished", "finished", "foreign"]
 OWN_FILES = ("recipe.yaml", "summary.csv", "results.json", "curves.png", "model.safetensors")
@@ -59,11 +65,36 @@ class RunFolder:
                 [f"{self.path} holds files of something else: {other}; --overwrite leaves those where they are"]
             )
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep the folder to this process inside.
+
+        Workers of a launcher that was killed may live on: they must not write beside those of the next start.
+
+        Raises:
+            RecipeError: another process is training there.
+        """
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        with (self.checkpoints / ".lock").open("w") as file:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    message = f"another process is training in {self.path}: wait for it or stop it"
+                    raise RecipeError([message]) from None
+                except OSError:  # a file system without locks
+                    pass
+            yield
+
     def clear(self) -> None:
         """Remove what a run writes, and nothing else."""
         for name in OWN_FILES:
             (self.path / name).unlink(missing_ok=True)
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        for path in self.checkpoints.glob("*"):
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != ".lock":
+                path.unlink()
 
     def begin(self, recipe: Recipe, name: str) -> None:
         """Make the folder and write the recipe into it."""
