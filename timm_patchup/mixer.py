@@ -32,7 +32,7 @@ from .sites import INPUT, PAPER_SITES, FeatureMap, Site, SiteError, probe, resol
 
 
 class Mixer:
-    """Base of all methods: where, when and with whom to mix. A subclass defines ``alter``, and ``rescale`` if it erases.
+    """Base of all methods: where, when and with whom to mix. A subclass defines ``alter``; an eraser ``rescale``, too.
 
     Args:
         model: a timm model, before torch.compile or any distributed wrapper.
