@@ -2,6 +2,7 @@
 
 import copy
 import random
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn.functional as F
+from timm.data import create_transform
 from timm.loss import LabelSmoothingCrossEntropy
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
@@ -19,8 +21,9 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from timm_patchup import Draw, Mixer, MixTask, create_mixer, list_methods
-from timm_patchup.methods import method_parameters
+from timm_patchup import Draw, Mixer, MixTask, create_mixer, list_methods, methods
+from timm_patchup.methods import list_settings, method_parameters
+from timm_patchup.recipe.compose import list_benchmarks, list_recipe_methods, load_recipe
 
 from .conftest import NUM_CLASSES
 from .expectations import SWIN, MakeModel, expected_mix, hook_count, record
@@ -153,6 +156,7 @@ def test_targets_sum_to_one_and_follow_the_draw(name: str, smoothing: float) -> 
         torch.testing.assert_close(target.sum(1), torch.ones(len(y)))
         assert target.dtype is torch.float32
         assert (target >= 0.0).all()
+        assert name in MIXING or torch.equal(draw.partner, torch.arange(len(y)))
         shared += not torch.equal(target, own)
     assert (shared > 0) == (name in MIXING)
 
@@ -171,9 +175,24 @@ def test_an_erased_batch_has_exactly_timms_loss_in_a_task(name: str) -> None:
     model, criterion = tiny_net(), LabelSmoothingCrossEntropy(0.1)
     task = MixTask(model, criterion, mixer=mixer_of(name, model), verbose=False)
     x, y = batch()
+    asked: list[Tensor] = []
+    criterion.register_forward_pre_hook(lambda module, args: asked.append(args[1]))
     result = task(x, y)
     assert last(task.mixer).changed is not None
+    assert len(asked) == 1
+    assert asked[0] is y, "the labels as they came"
     assert torch.equal(result["loss"], criterion(result["output"], y))
+
+
+@pytest.mark.parametrize("name", sorted(ERASING))
+def test_an_erasing_draw_made_by_hand_has_the_own_targets_whatever_its_partner(name: str) -> None:
+    mix = mixer_of(name, tiny_net())
+    x, y = batch()
+    half = torch.arange(12).reshape(1, 1, 12, 1).expand(1, 1, 12, 10) < 6
+    draw = Draw("input", torch.arange(5, -1, -1), 0.0, half, torch.tensor(0.5), torch.tensor(2.0))
+    erased, target = mix(x, y, draw=draw)
+    assert torch.equal(target, one_hot(y))
+    assert torch.equal(erased, torch.cat([torch.zeros(6, 3, 6, 10), 2.0 * x[:, :, 6:]], dim=2))
 
 
 @pytest.mark.parametrize("name", WITH_SITES)
@@ -584,3 +603,74 @@ def test_a_draw_with_a_wrong_scale_is_refused(scale: Any) -> None:
     draw = Draw("input", torch.arange(6), 0.0, torch.ones(1, 1, 12, 10) > 0, torch.tensor(0.0), scale)
     with pytest.raises((TypeError, ValueError), match=r"^draw\.scale must "):
         mix(x, y, draw=draw)
+
+
+# Recipes and cards
+
+AS_RECIPES_ONLY = {"augmix", "autoaugment"}
+
+
+def test_every_method_has_a_recipe_for_every_benchmark() -> None:
+    assert set(list_recipe_methods()) == set(METHODS) | AS_RECIPES_ONLY
+    for benchmark in list_benchmarks():
+        for name in METHODS:
+            recipe = load_recipe(f"{benchmark}_{name}")
+            assert recipe.mix == name
+            assert recipe.aa is None
+            at_input = {"sites": ["input"]} if name in WITH_SITES else {}
+            create_mixer(name, nn.Identity(), **recipe.mix_settings | at_input)  # every value is a legal one
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings"),
+    [
+        ("cifar10_wrn28_10_mixup", {"alpha": 1.0}),
+        ("svhn_wrn28_10_mixup", {"alpha": 1.0}),
+        ("tiny_imagenet_wrn28_10_mixup", {"alpha": 0.2}),
+        ("cifar10_wrn28_10_cutmix", {"prob": 0.4, "alpha": 1.0}),
+        ("cifar100_preactresnet18_cutmix", {"prob": 0.4}),
+        ("svhn_wrn28_10_cutmix", {"prob": 0.4}),
+        ("imagenet_cutmix", {"prob": 1.0}),
+        ("cifar10_scarce_cutout", {"length": 16}),
+        ("cifar100_wrn28_10_cutout", {"length": 8}),
+        ("svhn_wrn28_10_cutout", {"length": 20}),
+        ("fashion_mini_cutout", {"length": 8}),
+        ("cifar10_wrn28_10_manifold_mixup", {"alpha": 1.5}),
+        ("cifar100_wrn28_10_manifold_mixup", {"alpha": 1.5}),
+        ("svhn_wrn28_10_manifold_mixup", {"alpha": 1.5}),
+        ("imagenet_manifold_mixup", {"alpha": 2.0}),
+        ("cifar10_wrn28_10_dropblock", {"drop_prob": 0.1, "block_size": 7}),
+        ("imagenet_feature_cutmix", {"prob": 1.0, "alpha": 1.0}),
+    ],
+)
+def test_recipes_have_the_settings_of_the_paper(recipe: str, settings: dict[str, Any]) -> None:
+    assert settings.items() <= load_recipe(recipe).mix_settings.items()
+
+
+@pytest.mark.parametrize("name", sorted(AS_RECIPES_ONLY))
+def test_augmentations_of_timm_are_recipes_without_a_mix(name: str) -> None:
+    given = load_recipe(f"cifar10_wrn28_10_{name}")
+    assert given.mix == "none"
+    assert given.mix_settings == {}
+    assert given.aa is not None
+    assert load_recipe("cifar10_wrn28_10_hard_patchup", {"mix": name}) == given
+    transform = create_transform((3, 32, 32), is_training=True, auto_augment=given.aa)
+    assert name in type(transform.transforms[-3]).__name__.lower() or name in repr(transform).lower()
+
+
+def test_another_mix_brings_its_own_settings() -> None:
+    changed = load_recipe("cifar100_wrn28_10_hard_patchup", {"mix": "cutout"})
+    assert changed == load_recipe("cifar100_wrn28_10_cutout")
+
+
+def test_every_method_has_a_card_with_its_knobs_and_defaults() -> None:
+    text = (Path(methods.__file__).parent / "README.md").read_text()
+    cards = dict(re.findall(r"^### ([\w, ]+)\n(.*?)(?=^##)", text, flags=re.MULTILINE | re.DOTALL))
+    named = {name: card for title, card in cards.items() for name in title.split(", ")}
+    assert set(named) == set(METHODS)
+    for name in set(METHODS) - {"hard_patchup", "soft_patchup"}:
+        assert f"[`{name}`](#{name})" in text
+        for key in list_settings(name):
+            default = method_parameters(name)[key].default
+            assert f"`{key}` {default if default is not None else '`None`'}" in named[name], (name, key)
+        assert name == "none" or "arXiv" in named[name] or "as above" in named[name]

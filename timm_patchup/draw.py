@@ -24,7 +24,7 @@ class Draw:
 
     Attributes:
         site: name of the place that is altered; None when the batch is left as it is.
-        partner: int64, (B,), a permutation: sample ``i`` is mixed with sample ``partner[i]``.
+        partner: int64, (B,), a permutation: sample ``i`` is mixed with sample ``partner[i]``; itself if nothing mixes.
         lam: weight of the sample's own features inside the altered region: 0 for a swap, 1 when nothing is altered.
         changed: bool, True where features are altered: (1, ...) for the batch or (B, ...), in the features' layout;
             None when nothing is altered.
