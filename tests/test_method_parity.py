@@ -199,6 +199,7 @@ def test_dropblock_is_timms(
 
     def bernoulli_(self: Tensor, rate: float) -> Tensor:
         rates.append(rate)
+        assert self.shape == spy.results[-1].shape, "a mask for each sample"
         return self.copy_(spy.results[-1])
 
     monkeypatch.setattr(Tensor, "bernoulli_", bernoulli_)

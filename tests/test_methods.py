@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn.functional as F
+import yaml
 from timm.data import create_transform
 from timm.loss import LabelSmoothingCrossEntropy
 from timm.utils import ModelEmaV3
@@ -21,12 +22,13 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from timm_patchup import Draw, Mixer, MixTask, create_mixer, list_methods, methods
+from timm_patchup import Draw, Mixer, MixTask, create_mixer, launch, list_methods, methods
 from timm_patchup.methods import list_settings, method_parameters
 from timm_patchup.recipe.compose import list_benchmarks, list_recipe_methods, load_recipe
 
 from .conftest import NUM_CLASSES
 from .expectations import SWIN, MakeModel, expected_mix, hook_count, record
+from .test_launch import script  # noqa: F401  (a fixture)
 
 METHODS = list_methods()
 MIXING = {"cutmix", "feature_cutmix", "hard_patchup", "manifold_mixup", "mixup", "soft_patchup"}
@@ -605,7 +607,56 @@ def test_a_draw_with_a_wrong_scale_is_refused(scale: Any) -> None:
         mix(x, y, draw=draw)
 
 
-# Recipes and cards
+# Ways in, recipes and cards
+
+
+def test_defaults_are_those_of_the_papers() -> None:
+    expected: dict[str, dict[str, Any]] = {
+        "mixup": {"alpha": 1.0, "prob": 1.0},
+        "cutmix": {"alpha": 1.0, "prob": 1.0},
+        "cutout": {"length": 16, "prob": 1.0},
+        "dropblock": {"drop_prob": 0.1, "block_size": 7, "prob": 1.0, "sites": None},
+        "manifold_mixup": {"alpha": 2.0, "prob": 1.0, "sites": None},
+        "feature_cutmix": {"alpha": 1.0, "prob": 1.0, "sites": None},
+    }
+    for name, settings in expected.items():
+        defaults = {key: parameter.default for key, parameter in list_settings(name).items()}
+        assert defaults == settings, name
+
+
+@pytest.mark.parametrize("name", WITH_SITES)
+def test_default_sites_are_those_of_patchup_without_the_input_for_feature_cutmix(name: str, model: nn.Module) -> None:
+    at = [site.name for site in create_mixer(name, model).sites]
+    assert at == ["input", "stem", "stage1", "stage2"][name == "feature_cutmix" :]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_any_model_will_do_for_a_method_at_the_input(name: str) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(360, NUM_CLASSES))
+    if name in WITH_SITES:
+        with pytest.raises(ValueError, match=r"^Sequential has no feature_info.* sites=None finds nothing inside it"):
+            create_mixer(name, model)
+        return
+    mix = create_mixer(name, model, num_classes=NUM_CLASSES)
+    mixed, target, output = step(mix, *batch())
+    mix.loss(output, target).backward()
+    assert torch.equal(mixed, batch()[0]) == (name == "none")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_launcher_runs_every_method(name: str, script: Path, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:  # noqa: F811
+    for variable in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(variable, raising=False)
+    own = {"dropblock": ["--mix-block-size", "5", "--mix-drop-prob", "0.2"], "cutout": ["--mix-length", "9"]}
+    launch.main([str(script), "--mix", name, "--output", str(tmp_path / "args.yaml"), *own.get(name, [])])
+    assert f"rank 0 of 1: {'TrainingTask' if name == 'none' else 'MixTask'}" in capsys.readouterr().out
+    written = yaml.safe_load((tmp_path / "args.yaml").read_text())
+    known = {key: parameter.default for key, parameter in list_settings(name).items()}
+    known |= {"dropblock": {"block_size": 5, "drop_prob": 0.2}, "cutout": {"length": 9}}.get(name, {})
+    assert {key: value for key, value in written.items() if key.startswith("mix_") and value is not None} == {
+        f"mix_{key}": value for key, value in known.items() if value is not None
+    }
+
 
 AS_RECIPES_ONLY = {"augmix", "autoaugment"}
 
