@@ -15,7 +15,7 @@ from timm.layers.drop import drop_block_2d
 from torch import Tensor, nn
 
 from timm_patchup import Draw, Mixer, create_mixer, draw
-from timm_patchup.methods import dropblock, manifold_mixup, mixup
+from timm_patchup.methods import dropblock, manifold_mixup
 
 from .conftest import NUM_CLASSES, within
 from .expectations import record
@@ -75,7 +75,7 @@ def test_mixup_is_timms(
     smoothing: float, model: nn.Module, images: Tensor, labels: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spy = Spy(draw.beta)
-    monkeypatch.setattr(mixup, "beta", spy)
+    monkeypatch.setattr(manifold_mixup, "beta", spy)
     mix = create_mixer("mixup", model, alpha=0.7, label_smoothing=smoothing)
     for _ in range(8):
         mix(images, labels)

@@ -1,22 +1,18 @@
 """CutMix (Yun et al., 2019): one rectangle of every image is swapped with that of another image.
 
-One rectangle for the batch, and a target by the area that was really swapped (clipped at the border), as
-``timm.data.Mixup`` does with ``correct_lam``; the partner is a random permutation instead of the batch reversed.
+Feature CutMix at the input alone. One rectangle for the batch, and a target by the area that was really swapped
+(clipped at the border), as ``timm.data.Mixup`` has it; the partner is a random permutation instead of the batch
+reversed.
 """
 
-from typing import Any
+from torch import nn
 
-import torch
-from torch import Tensor, nn
-
-from ..checks import check_number
-from ..draw import rectangle
-from ..mixer import Mixer
-from ..sites import INPUT, FeatureMap, Site
+from ..sites import INPUT
+from .feature_cutmix import FeatureCutMix
 from .registry import register_method
 
 
-class CutMix(Mixer):
+class CutMix(FeatureCutMix):
     """CutMix at the input; any model will do.
 
     Args:
@@ -43,24 +39,15 @@ class CutMix(Mixer):
         label_smoothing: float = 0.0,
         seed: int = 0,
     ) -> None:
-        self.alpha = check_number("alpha", alpha, low=0.0, low_open=True)
         super().__init__(
-            model, prob=prob, sites=[INPUT], num_classes=num_classes, label_smoothing=label_smoothing, seed=seed
+            model,
+            alpha=alpha,
+            prob=prob,
+            sites=[INPUT],
+            num_classes=num_classes,
+            label_smoothing=label_smoothing,
+            seed=seed,
         )
-
-    def settings(self) -> dict[str, Any]:
-        return {"alpha": self.alpha} | super().settings()
-
-    def alter(
-        self,
-        site: Site,
-        features: FeatureMap,
-        batch_size: int,
-        generator: torch.Generator,
-        device: torch.device,
-    ) -> tuple[Tensor, float]:
-        place = rectangle(features.height, features.width, alpha=self.alpha, generator=generator, device=device)
-        return place, 0.0
 
 
 register_method("cutmix", CutMix)

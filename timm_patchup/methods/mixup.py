@@ -1,22 +1,17 @@
 """Input Mixup (Zhang et al., 2018): every image becomes a weighted sum of itself and another one.
 
-At the input, and with one lam for the batch, as ``timm.data.Mixup`` does; the partner is a random permutation instead
-of the batch reversed, so that odd batches are legal.
+Manifold Mixup at the input alone. One lam for the batch, as ``timm.data.Mixup`` has it; the partner is a random
+permutation instead of the batch reversed, so that odd batches are legal.
 """
 
-from typing import Any
+from torch import nn
 
-import torch
-from torch import Tensor, nn
-
-from ..checks import check_number
-from ..draw import beta
-from ..mixer import Mixer
-from ..sites import INPUT, FeatureMap, Site
+from ..sites import INPUT
+from .manifold_mixup import ManifoldMixup
 from .registry import register_method
 
 
-class Mixup(Mixer):
+class Mixup(ManifoldMixup):
     """Input Mixup; any model will do.
 
     Args:
@@ -43,23 +38,15 @@ class Mixup(Mixer):
         label_smoothing: float = 0.0,
         seed: int = 0,
     ) -> None:
-        self.alpha = check_number("alpha", alpha, low=0.0, low_open=True)
         super().__init__(
-            model, prob=prob, sites=[INPUT], num_classes=num_classes, label_smoothing=label_smoothing, seed=seed
+            model,
+            alpha=alpha,
+            prob=prob,
+            sites=[INPUT],
+            num_classes=num_classes,
+            label_smoothing=label_smoothing,
+            seed=seed,
         )
-
-    def settings(self) -> dict[str, Any]:
-        return {"alpha": self.alpha} | super().settings()
-
-    def alter(
-        self,
-        site: Site,
-        features: FeatureMap,
-        batch_size: int,
-        generator: torch.Generator,
-        device: torch.device,
-    ) -> tuple[Tensor, float]:
-        return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device), beta(self.alpha, generator)
 
 
 register_method("mixup", Mixup)
