@@ -28,7 +28,6 @@ from .expectations import SWIN, MakeModel, expected_mix, hook_count, record
 METHODS = list_methods()
 MIXING = {"cutmix", "feature_cutmix", "hard_patchup", "manifold_mixup", "mixup", "soft_patchup"}
 ERASING = {"cutout", "dropblock"}
-ALTERING = [name for name in METHODS if name != "none"]
 WITH_SITES = [name for name in METHODS if "sites" in method_parameters(name)]
 HIDDEN = ["first", "second"]
 
