@@ -1,6 +1,6 @@
-"""What PatchUp costs: the operation, a training step, memory and import, as ratios taken in one interleaved run.
+"""What mixing costs: the operation, a training step, memory and import, as ratios taken in one interleaved run.
 
-    python scripts/benchmark.py [--part op step memory import] [--rounds 15] [--json FILE]
+    python scripts/benchmark.py [--part op step methods memory import] [--rounds 15] [--json FILE]
 
 Every case of a table runs once in each round, in turn, so that what else the machine does falls on all alike; the
 figures are medians over the rounds, divided by the reference case of the table. Absolute times are not kept.
@@ -20,9 +20,9 @@ from pathlib import Path
 import timm
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from timm_patchup import create_mixer
+from timm_patchup import Mixer, create_mixer, list_methods
 from timm_patchup.draw import bernoulli, beta
 from timm_patchup.functional import grow_blocks, kept_fraction, mix_features, seed_rate
 from timm_patchup.methods import method_parameters
@@ -112,6 +112,16 @@ def op_rows(rounds: int) -> Iterable[Row]:
             yield row | {name: round(value / seconds["copy"], 2) for name, value in seconds.items()}
 
 
+def step_seconds(mix: Mixer, model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> float:
+    """Return how long one training step takes, drawing and mixing included."""
+    start = time.perf_counter()
+    mixed, target = mix(x, y)
+    mix.loss(model(mixed), target).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return time.perf_counter() - start
+
+
 def step_rows(rounds: int) -> Iterable[Row]:
     """(b) A whole training step with each method against none: cost at each site, and its average over draws."""
     settings = {
@@ -134,12 +144,7 @@ def step_rows(rounds: int) -> Iterable[Row]:
                 if method != "none":
                     mix._maps_for(x)  # the probe of a new input size is paid once in a run, not in a step
                     mix.sites = [place for place in mix.sites if place.name == site]
-                start = time.perf_counter()
-                mixed, target = mix(x, y)
-                mix.loss(model(mixed), target).backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                seconds[method] = time.perf_counter() - start
+                seconds[method] = step_seconds(mix, model, optimizer, x, y)
                 mix.detach()
             for method in ("hard_patchup", "soft_patchup"):
                 if number:
@@ -151,6 +156,37 @@ def step_rows(rounds: int) -> Iterable[Row]:
             yield {"model": name, "method": method} | {
                 place: f"{value:+.1f}%" for place, value in (over | mean).items()
             }
+
+
+def method_rows(rounds: int, model_name: str, batch_size: int) -> Iterable[Row]:
+    """(d) A training step at CIFAR size under every method, in units of the plain step of the same round.
+
+    A method that has several sites takes them in turn. The row of ``none`` is one plain step against another: noise.
+    """
+    model = timm.create_model(model_name, num_classes=10).train()
+    x, y = torch.randn(batch_size, 3, 32, 32), torch.randint(10, (batch_size,))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, nesterov=True)
+    ratios: dict[str, dict[str, list[float]]] = {method: defaultdict(list) for method in list_methods()}
+    order = random.Random(0)
+    cases = {"plain": "none"} | {method: method for method in list_methods()}
+    for number in range(rounds + 1):
+        seconds, places = {}, {}
+        for case, method in order.sample(list(cases.items()), len(cases)):
+            chosen = {"prob": 1.0} if "prob" in method_parameters(method) else {}
+            mix = create_mixer(method, model, seed=number, **chosen)
+            mix._maps_for(x)
+            mix.sites = [mix.sites[number % len(mix.sites)]]
+            seconds[case], places[case] = step_seconds(mix, model, optimizer, x, y), mix.sites[0].name
+            mix.detach()
+        for method in list_methods():
+            if number:
+                ratios[method][places[method]].append(seconds[method] / seconds["plain"])
+    for method, by_site in ratios.items():
+        altered = statistics.mean(statistics.median(values) for values in by_site.values())
+        parameters = method_parameters(method)
+        prob = parameters["prob"].default if "prob" in parameters else 0.0
+        average = 1.0 + prob * (altered - 1.0)
+        yield {"method": method, "altered batch": f"{altered:.2f}", "prob": prob, "on average": f"{average:.2f}"}
 
 
 def memory_rows() -> Iterable[Row]:
@@ -187,11 +223,15 @@ def import_rows(rounds: int) -> Iterable[Row]:
     yield {"timm": 1.0, "timm_patchup": round(seconds["timm_patchup"] / seconds["timm"], 2)}
 
 
-PARTS: dict[str, tuple[str, Callable[[int], Iterable[Row]]]] = {
-    "op": ("The operation, forward and backward, in units of one copy", op_rows),
-    "step": ("A training step: time over a step without mixing", step_rows),
-    "memory": ("Kept for backward, as a share of the input", lambda rounds: memory_rows()),
-    "import": ("Import", import_rows),
+PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], Iterable[Row]]]] = {
+    "op": ("The operation, forward and backward, in units of one copy", lambda given: op_rows(given.rounds)),
+    "step": ("A training step: time over a step without mixing", lambda given: step_rows(given.rounds)),
+    "methods": (
+        "A training step at CIFAR size under every method, in units of one without mixing",
+        lambda given: method_rows(given.rounds, given.model, given.batch_size),
+    ),
+    "memory": ("Kept for backward, as a share of the input", lambda given: memory_rows()),
+    "import": ("Import", lambda given: import_rows(given.rounds)),
 }
 
 
@@ -206,6 +246,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS), help="tables to make")
     parser.add_argument("--rounds", type=int, default=20, help="interleaved rounds for each table")
+    parser.add_argument("--model", default="preactresnet18", help="model of the part methods, for images of 32 x 32")
+    parser.add_argument("--batch-size", type=int, default=100, help="batch of the part methods")
     parser.add_argument("--threads", type=int, help="threads of torch; default: torch's own")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
     arguments = parser.parse_args()
@@ -216,7 +258,7 @@ def main() -> None:
     results = {}
     for part in arguments.part:
         title, rows_of = PARTS[part]
-        results[part] = list(rows_of(arguments.rounds))
+        results[part] = list(rows_of(arguments))
         show(title, results[part])
     if arguments.json:
         about = {"torch": torch.__version__, "timm": timm.__version__, "threads": torch.get_num_threads()}

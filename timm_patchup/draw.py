@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .checks import check_count, check_number
+from .functional import rectangle_mask
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,13 @@ class Draw:
 
     Attributes:
         site: name of the place that is altered; None when the batch is left as it is.
-        partner: int64, (B,), a permutation: sample ``i`` is mixed with sample ``partner[i]``.
+        partner: int64, (B,), a permutation: sample ``i`` is mixed with sample ``partner[i]``; itself if nothing mixes.
         lam: weight of the sample's own features inside the altered region: 0 for a swap, 1 when nothing is altered.
         changed: bool, True where features are altered: (1, ...) for the batch or (B, ...), in the features' layout;
             None when nothing is altered.
         kept: float32, the paper's p_u: fraction of features not altered, 0-d, or (B,) with a mask for each sample.
+        scale: None where samples are mixed. Where altered features are erased instead, and no partner takes part,
+            the factor of all others, float32, 0-d.
     """
 
     site: str | None
@@ -35,6 +38,12 @@ class Draw:
     lam: float
     changed: Tensor | None
     kept: Tensor
+    scale: Tensor | None = None
+
+    @property
+    def mixes(self) -> bool:
+        """Whether samples are mixed, and their targets with them: not where nothing is altered or only erased."""
+        return self.site is not None and self.scale is None
 
     def check(self, batch_size: int) -> None:
         """Raise ValueError where a draw made by hand contradicts itself or a batch of this size."""
@@ -49,6 +58,10 @@ class Draw:
             raise TypeError(f"draw.kept must be a tensor, 0-d or ({batch_size},), got {self.kept!r}")
         for kept in self.kept.flatten().tolist():
             check_number("draw.kept", kept, low=0.0, high=1.0)
+        if self.scale is not None:
+            if not isinstance(self.scale, Tensor) or self.scale.ndim:
+                raise TypeError(f"draw.scale must be None or a 0-d tensor, got {self.scale!r}")
+            check_number("draw.scale", self.scale.item(), low=0.0)
         if self.site is None:
             if self.changed is not None:
                 raise ValueError(f"draw.changed must be None when site is None, got a mask {tuple(self.changed.shape)}")
@@ -120,6 +133,20 @@ def beta(alpha: float, generator: torch.Generator) -> float:
     powers = torch.rand(2, dtype=torch.float64, generator=generator).neg_().log1p_() / alpha
     first, second = gammas.log() + powers
     return (first - second).sigmoid().item()
+
+
+def rectangle(
+    height: int,
+    width: int,
+    *,
+    alpha: float,
+    generator: torch.Generator,
+    device: torch.device,
+) -> Tensor:
+    """Sample CutMix's rectangle, bool (1, 1, H, W): of area 1 - Beta(alpha, alpha), around any place of the map."""
+    lam = beta(alpha, generator)
+    center = integer(height, generator), integer(width, generator)
+    return rectangle_mask(height, width, lam=lam, center=center, device=device)
 
 
 def bernoulli(shape: tuple[int, ...], rate: float, generator: torch.Generator, device: torch.device) -> Tensor:

@@ -138,6 +138,23 @@ def mix_features(
     return _MixFeatures.apply(x, _like_memory(changed, x), partner, inverse, lam)
 
 
+def erase_features(x: Tensor, changed: Tensor, *, scale: Tensor) -> Tensor:
+    """Set the altered features of every sample to zero and multiply the others by ``scale``.
+
+    The product is linear in ``x``, so backward keeps the weights, which are as small as the mask, and no activation.
+    Dtype and memory format of ``x`` are kept.
+
+    Args:
+        x: (B, ...), features.
+        changed: bool, (1, ...) for one mask for the batch or (B, ...) for one a sample; broadcasts against ``x``.
+        scale: float, 0-d: 1 only erases, 1 / p_u keeps the expected sum of the features.
+
+    Returns:
+        The shape of ``x``: 0 where changed, else ``scale * x``.
+    """
+    return x * (changed.logical_not().to(x.dtype) * scale.to(x.dtype))
+
+
 class _MixFeatures(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, changed: Tensor, partner: Tensor, inverse: Tensor, lam: Tensor | None) -> Tensor:

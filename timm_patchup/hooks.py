@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .draw import Draw
-from .functional import mix_features
+from .functional import erase_features, mix_features
 from .sites import INPUT, Site, site_module
 
 
@@ -18,6 +18,7 @@ class Armed:
     partner: Tensor
     inverse: Tensor
     lam: Tensor | None
+    scale: Tensor | None
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -39,13 +40,14 @@ class Armed:
         self.inverse = draw.partner.argsort()
         # As a tensor, lam is an input of a compiled graph; as a number it would be a new graph for each batch.
         self.lam = torch.full((), draw.lam, device=draw.partner.device) if draw.lam else None
+        self.scale = draw.scale
         self.site = self.pending = draw.site
 
     def unapplied(self) -> str | None:
         """Return the site whose draw no forward pass has applied yet.
 
-        Eager code marks the draw where it mixes. A compiled graph cannot: a side effect inside a checkpointed region
-        breaks it. There the site was noted while the graph was traced, and the pass is noted where the model ends.
+        Eager code marks the draw where it applies it. A compiled graph cannot: a side effect inside a checkpointed
+        region breaks it. There the site was noted while the graph was traced, and the pass where the model ends.
         """
         if self.applied or (self.ran and self.pending in self.traced):
             return None
@@ -57,7 +59,7 @@ class Armed:
 
 
 class SiteHook:
-    """Forward hook at one site: mixes the output when this site is the armed one and the model trains."""
+    """Forward hook at one site: alters the output when this site is the armed one and the model trains."""
 
     def __init__(self, armed: Armed | None, site: str) -> None:
         self.armed = armed
@@ -69,7 +71,8 @@ class SiteHook:
         if armed is None or not armed.model.training or armed.site != self.site:
             return None
         changed, partner = armed.changed, armed.partner
-        if output.shape[0] != partner.shape[0] or output.shape[1:] != changed.shape[1:]:
+        fits = all(size in (1, wanted) for size, wanted in zip(changed.shape[1:], output.shape[1:]))
+        if output.shape[0] != partner.shape[0] or output.ndim != changed.ndim or not fits:
             raise RuntimeError(
                 f"features at site {self.site!r} have shape {tuple(output.shape)}, but the draw was made for a batch "
                 f"of {partner.shape[0]} with {tuple(changed.shape[1:])}: call x, target = mix(x, target) before every "
@@ -79,6 +82,8 @@ class SiteHook:
             armed.note_traced(self.site)
         else:
             armed.applied = True
+        if armed.scale is not None:
+            return erase_features(output, changed, scale=armed.scale)
         return mix_features(output, changed, partner, lam=armed.lam, inverse=armed.inverse)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "SiteHook":

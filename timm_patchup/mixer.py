@@ -2,12 +2,14 @@
 
 ``x, target = mix(x, target)`` draws everything for the batch, alters ``x`` if the input was drawn and otherwise arms
 the hook at the drawn site; the model then mixes its own features on the way. A method (see ``methods/``) is a
-subclass that says what is altered at a site; sites, randomness, hooks, targets and the loss are the same for all.
+subclass that says what is altered at a site, and whether it is mixed or erased; sites, randomness, hooks, targets and
+the loss are the same for all.
 """
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +18,21 @@ from . import draw as sampling
 from .checks import check_choice, check_count, check_number
 from .criterion import Criterion, cross_entropy, for_soft_targets, is_affine
 from .draw import Draw, Stream
-from .functional import Objective, kept_fraction, mix_features, mix_targets, patchup_loss, soft_target
+from .functional import (
+    Objective,
+    erase_features,
+    kept_fraction,
+    mix_features,
+    mix_targets,
+    patchup_loss,
+    soft_target,
+)
 from .hooks import Armed, attach, refuse_wrapped
-from .sites import INPUT, FeatureMap, Site, SiteError, probe, resolve_sites
+from .sites import INPUT, PAPER_SITES, FeatureMap, Site, SiteError, probe, resolve_sites
 
 
 class Mixer:
-    """Base of all methods: where, when and with whom to mix. A subclass defines ``alter``.
+    """Base of all methods: where, when and with whom to mix. A subclass defines ``alter``; an eraser ``rescale``, too.
 
     Args:
         model: a timm model, before torch.compile or any distributed wrapper.
@@ -36,7 +46,10 @@ class Mixer:
     Attributes:
         draw: the Draw of the last batch, None before the first.
         mixup_enabled: timm's switch: False leaves every following batch as it is.
+        default_sites: the names that ``sites=None`` stands for, as far as the model has them.
     """
+
+    default_sites: ClassVar[Sequence[str]] = PAPER_SITES
 
     def __init__(
         self,
@@ -55,7 +68,7 @@ class Mixer:
         self.objective: Objective = check_choice("objective", objective, get_args(Objective))
         self.num_classes = None if num_classes is None else check_count("num_classes", num_classes, low=1)
         self.model = model
-        self.sites: list[Site] = resolve_sites(model, sites)
+        self.sites: list[Site] = resolve_sites(model, sites, default=self.default_sites)
         self.draw: Draw | None = None
         self.mixup_enabled = True
         self._paused = 0
@@ -78,20 +91,33 @@ class Mixer:
         """Draw what is altered at a site: the one thing a method must define.
 
         Returns:
-            ``changed``, bool (1 or B, 1 or C, H, W), made on the device, and ``lam``, the weight of the own features
-            inside it, 0 for a swap.
+            ``changed``, bool (1 or B, 1 or C, H, W) or (1, 1, 1, 1) for all, made on the device, and ``lam``, the
+            weight of the own features inside it, 0 for a swap or where they are erased.
         """
         raise NotImplementedError
 
+    def rescale(self, kept: Tensor) -> Tensor | None:
+        """Return None to mix what was altered with a partner, or, to erase it, the factor of the features that stay.
+
+        Args:
+            kept: the fraction of features that stay, float32, 0-d or (B,).
+
+        Returns:
+            None, or float32, 0-d, on the device of ``kept``.
+        """
+        return None
+
     def settings(self) -> dict[str, Any]:
         """Return the arguments this mixer was made with, as plain values."""
-        return {
+        values = {
             "prob": self.prob,
             "sites": [site.name for site in self.sites],
             "objective": self.objective,
             "label_smoothing": self.label_smoothing,
             "seed": self._stream.seed,
         }
+        taken = inspect.signature(type(self)).parameters
+        return {name: value for name, value in values.items() if name in taken}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.settings().items())})"
@@ -107,7 +133,8 @@ class Mixer:
             draw: replay this draw instead of making one; the stream does not move.
 
         Returns:
-            The images, mixed if the input was drawn, and the soft targets W, float32 (B, K).
+            The images, altered if the input was drawn, and the soft targets, float32 (B, K): W where samples are
+            mixed, their own where features are erased or nothing is altered.
 
         Raises:
             ValueError, TypeError: the batch or its targets do not fit.
@@ -129,14 +156,18 @@ class Mixer:
         self._armed.load(draw)
         if draw.changed is None:
             return x, own
-        if draw.site == INPUT:
+        if draw.site == INPUT and draw.scale is not None:
+            x = erase_features(x, draw.changed, scale=draw.scale)
+        elif draw.site == INPUT:
             x = mix_features(x, draw.changed, draw.partner, lam=draw.lam)
+        if not draw.mixes:
+            return x, own
         changed_target, mixed_target = mix_targets(own, draw.partner, kept=draw.kept, lam=draw.lam)
         self._targets = own, changed_target
         return x, mixed_target
 
     def loss(self, output: Tensor, target: Tensor, criterion: Criterion | None = None) -> Tensor:
-        """Return the loss of the last batch: the objective if it was altered, ``criterion(output, target)`` if not.
+        """Return the loss of the last batch: the objective if it was mixed, ``criterion(output, target)`` if not.
 
         Args:
             output: logits, (B, K).
@@ -221,9 +252,12 @@ class Mixer:
         features = maps[site.name]
         changed, lam = self.alter(site, features, len(x), generator, x.device)
         kept = kept_fraction(changed)
+        scale = self.rescale(kept)
+        if scale is not None:
+            partner = torch.arange(len(x), device=x.device)
         if features.nhwc:
             changed = changed.permute(0, 2, 3, 1).contiguous()
-        return Draw(site.name, partner, lam, changed, kept)
+        return Draw(site.name, partner, lam, changed, kept, scale)
 
     def _maps_for(self, x: Tensor) -> dict[str, FeatureMap]:
         """Return what each site gives at this size of image: what cannot be mixed fails at the first batch."""

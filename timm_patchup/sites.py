@@ -64,8 +64,13 @@ def list_sites(model: nn.Module) -> dict[str, str]:
     return {site.name: site.module_name for site in _named_sites(model)}
 
 
-def resolve_sites(model: nn.Module, names: Sequence[str] | None) -> list[Site]:
-    """Turn site or module names into sites; None means those of the paper's set that the model has.
+def resolve_sites(
+    model: nn.Module,
+    names: Sequence[str] | None,
+    *,
+    default: Sequence[str] = PAPER_SITES,
+) -> list[Site]:
+    """Turn site or module names into sites; None means those of ``default`` that the model has.
 
     Raises:
         TypeError: ``names`` is a single string, or not made of strings.
@@ -73,8 +78,8 @@ def resolve_sites(model: nn.Module, names: Sequence[str] | None) -> list[Site]:
     """
     named = {site.name: site for site in _named_sites(model)}
     if names is None:
-        sites = [named[name] for name in PAPER_SITES if name in named]
-        if len(sites) < 2:
+        sites = [named[name] for name in default if name in named]
+        if not any(site.module_name for site in sites):
             raise ValueError(
                 f"{_kind(model)} {_why_no_sites(model)}, so sites=None finds nothing inside it to mix. Give "
                 f"sites=['input'], or the names of modules (model.named_modules()) that give a map (B, C, H, W)"

@@ -78,8 +78,8 @@ class MixTask(ClassificationTask):
         """Mix, run the model and return ``loss`` and ``output``."""
         mixed_input, mixed_target = self.mixer(input, target)
         output = self.trainable_module(mixed_input)
-        altered = self.mixer.draw is not None and self.mixer.draw.site is not None
-        # A batch that is left as it is has timm's own loss, on the targets as they came.
-        if not altered and not self.mixer.label_smoothing:
+        mixed = self.mixer.draw is not None and self.mixer.draw.mixes
+        # A batch whose samples are not mixed has timm's own loss, on the targets as they came.
+        if not mixed and not self.mixer.label_smoothing:
             mixed_target = target
         return {"loss": self.mixer.loss(output, mixed_target, self.criterion), "output": output}

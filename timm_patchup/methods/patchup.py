@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_choice, check_count, check_number
-from ..draw import bernoulli, beta, integer
-from ..functional import Objective, grow_blocks, rectangle_mask, seed_rate
+from ..draw import bernoulli, beta, rectangle
+from ..functional import Objective, grow_blocks, seed_rate
 from ..mixer import Mixer
 from ..sites import INPUT, FeatureMap, Site
 from .registry import register_method
@@ -109,9 +109,7 @@ class PatchUp(Mixer):
     ) -> tuple[Tensor, float]:
         channels, height, width = features.channels, features.height, features.width
         if site.name == INPUT and self.input_mask == "rectangle":
-            lam = beta(1.0, generator)
-            center = integer(height, generator), integer(width, generator)
-            return rectangle_mask(height, width, lam=lam, center=center, device=device), 0.0
+            return rectangle(height, width, alpha=1.0, generator=generator, device=device), 0.0
         # At the input only the swap is used, in soft mode too.
         lam = beta(self.alpha, generator) if self.mode == "soft" and site.name != INPUT else 0.0
         block_size = self.block_size[site.name]

@@ -76,6 +76,7 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
         keys.values = {name: value for name, value in keys.values.items() if not name.startswith(MIX_PREFIX)}
         if mix in list_recipe_methods():
             _apply_method(keys, mix)
+            overrides["mix"] = keys.values["mix"]  # a recipe may stand for another method: augmix is none and timm's aa
     return Recipe.from_dict(keys.values | overrides)
 
 
