@@ -1,6 +1,15 @@
 """The methods, one file each, in one registry: ``list_methods()`` and ``create_mixer(name, model, **overrides)``."""
 
-from . import none, patchup
+from . import none, patchup, puzzle_mix
 from .registry import check_settings, create_mixer, list_methods, list_settings, method_parameters
 
-__all__ = ["check_settings", "create_mixer", "list_methods", "list_settings", "method_parameters", "none", "patchup"]
+__all__ = [
+    "check_settings",
+    "create_mixer",
+    "list_methods",
+    "list_settings",
+    "method_parameters",
+    "none",
+    "patchup",
+    "puzzle_mix",
+]
