@@ -311,7 +311,7 @@ def test_batch_of_one_is_not_altered(net: nn.Module) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_dtype_and_memory_format_are_kept(dtype: torch.dtype, net: nn.Module) -> None:
     x, y = batch()
-    for model in (net, net.to(dtype)):  # images in half precision for a model in full, and both in half
+    for model in (net, SmallNet().train().to(dtype)):  # images in half precision for a model in full, and both in half
         plain, last = (PuzzleMix(model, seed=1) for _ in range(2))
         images = x.to(dtype)
         mixed, target = plain(images, y)
@@ -373,6 +373,7 @@ def test_registered_with_the_papers_settings(net: nn.Module) -> None:
     assert paper.items() <= settings.items()
     assert settings["transport"] is True
     assert settings["t_eps"] == 0.8
+    assert settings["prob"] == 1.0
     assert settings["objective"] == "l2"
     assert create_mixer("puzzle_mix", net, block_num=4).settings()["block_num"] == [4]
 

@@ -106,11 +106,14 @@ def test_exchanging_the_two_images_mirrors_the_energy() -> None:
 
 
 def test_edges_are_never_negative() -> None:
-    checks = torch.zeros(2, 3, 32, 32)  # colours that jump as far as they can at each edge, in both images alike
-    checks[:, :, 8:16], checks[:, :, 24:] = 1.0, 1.0
+    # Colours that jump as far as they can inside each image and not at all from one image to the other.
+    black = (torch.arange(32)[:, None] // 8 + torch.arange(32) // 8) % 2 == 0
+    checks = torch.stack([black, ~black])[:, None].float()
     problem = mask_problem(checks, torch.full((2, 4, 4), 1 / 16), torch.tensor([1, 0]), lam=0.5, gamma=1.0)
-    assert problem.down.min() >= 0.0
-    assert problem.right.min() >= 0.0
+    for edges in (problem.down, problem.right):
+        assert edges.abs().max() < 1e-6  # the lowest there is, at the largest gamma
+    problem = mask_problem(checks, torch.full((2, 4, 4), 1 / 16), torch.tensor([1, 0]), lam=0.5, gamma=0.9)
+    assert min(problem.down.min(), problem.right.min()) > 0.0
 
 
 def test_prior_is_binomial_with_mean_lam() -> None:
@@ -161,6 +164,16 @@ def test_small_grids_against_every_mask(grid: tuple[int, int], lam: float) -> No
         every = MaskProblem(*(t.expand(len(masks), *t.shape[1:]) for t in (alone.unary, alone.down, alone.right)))
         lowest = mask_energy(every, masks).min()
         assert lowest - 1e-6 <= found[sample] <= 1.005 * lowest
+
+
+def test_no_single_block_can_be_improved() -> None:
+    problem = random_problem(24, (8, 8), 0.4)
+    labels = solve_mask(problem)
+    energy = mask_energy(problem, labels)
+    for r, c, label in product(range(8), range(8), range(3)):
+        other = labels.clone()
+        other[:, r, c] = label
+        assert (mask_energy(problem, other) >= energy - 1e-6).all()
 
 
 @pytest.mark.parametrize("n_labels", [2, 4])

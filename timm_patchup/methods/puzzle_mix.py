@@ -203,8 +203,7 @@ class PuzzleMix(Mixer):
             finer = max(1, min(FINEST // max(grid), min(height // grid[0], width // grid[1]) // CELL))
             pieces = mask.repeat_interleave(finer, 1).repeat_interleave(finer, 2)
             shares = block_saliency(saliency, (grid[0] * finer, grid[1] * finer))
-            home = torch.arange(shares[0].numel(), device=x.device).view(shares.shape[1:])
-            own_source = transport_plan(shares, pieces > 0.0, t_eps=self.t_eps).where(~alone, home)
+            own_source = transport_plan(shares, pieces > 0.0, t_eps=self.t_eps)
             partner_source = transport_plan(shares[partner], pieces < 1.0, t_eps=self.t_eps)
         pixels = to_pixels(mask, height, width)
         return PuzzleDraw(
