@@ -148,7 +148,7 @@ def solve_mask(problem: MaskProblem, *, steps: int = 16) -> Tensor:
             share = torch.softmax(cost(mean) / -temperature, dim=2)
             mean = torch.where(turn, (share * z[:, None, None]).sum(2), mean)
     labels = (mean * (n_labels - 1)).round().long()
-    for turn in (colour, ~colour) * 4:
+    for turn in (colour, ~colour) * 2:
         labels = torch.where(turn, cost(z[labels]).argmin(2), labels)
     candidates = torch.cat([labels, uniform])
     best = torch.stack([mask_energy(problem, labels) for labels in candidates]).argmin(0)
