@@ -1,6 +1,6 @@
 """The methods, one file each, in one registry: ``list_methods()`` and ``create_mixer(name, model, **overrides)``."""
 
-from . import cutmix, cutout, dropblock, feature_cutmix, manifold_mixup, mixup, none, patchup
+from . import cutmix, cutout, dropblock, feature_cutmix, manifold_mixup, mixup, none, patchup, puzzle_mix
 from .registry import check_settings, create_mixer, list_methods, list_settings, method_parameters
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "mixup",
     "none",
     "patchup",
+    "puzzle_mix",
 ]
