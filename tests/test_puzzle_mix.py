@@ -116,8 +116,11 @@ def test_any_pieces_are_joined_as_the_draw_says(size: tuple[int, int], net: nn.M
     mask = torch.randint(3, (3, 4, 3)) / 2
     sources = {name: torch.randint(48, (3, 8, 6)) for name in ("own_source", "partner_source")}
     partner = torch.tensor([2, 0, 1])
-    draw = PuzzleDraw("input", partner, 0.0, torch.ones(3, 1, *size).bool(), torch.ones(3), 0.5, mask, **sources)
+    changed = torch.ones(3, 1, *size).bool()
+    draw = PuzzleDraw("input", partner, 0.0, changed, torch.ones(3), prior=0.5, mask=mask, **sources)
     torch.testing.assert_close(PuzzleMix(net)(x, y, draw=draw)[0], slow_mixture(x, draw), rtol=1e-5, atol=1e-6)
+    small = x[:, :1].double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: join_images(x, partner, mask, **sources), (small,), fast_mode=True)
 
 
 def test_masks_follow_the_saliency(net: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,7 +147,7 @@ class Mixer:
         if self._paused or not self.mixup_enabled or not self.model.training:
             draw = _no_draw(x)
         elif draw is None:
-            draw = self._make_draw(x)
+            draw = self._make_draw(x, own)
         else:
             draw.check(len(x))
             if draw.site is not None:
@@ -156,10 +156,8 @@ class Mixer:
         self._armed.load(draw)
         if draw.changed is None:
             return x, own
-        if draw.site == INPUT and draw.scale is not None:
-            x = erase_features(x, draw.changed, scale=draw.scale)
-        elif draw.site == INPUT:
-            x = mix_features(x, draw.changed, draw.partner, lam=draw.lam)
+        if draw.site == INPUT:
+            x = self._alter_images(x, draw.changed, draw)
         if not draw.mixes:
             return x, own
         changed_target, mixed_target = mix_targets(own, draw.partner, kept=draw.kept, lam=draw.lam)
@@ -242,7 +240,8 @@ class Mixer:
         """Go on drawing where ``state_dict`` was taken."""
         self._stream.load_state_dict(state)
 
-    def _make_draw(self, x: Tensor) -> Draw:
+    def _make_draw(self, x: Tensor, own: Tensor) -> Draw:
+        """Draw for a batch of images with their own targets, (B, K)."""
         maps = self._maps_for(x)
         generator = self._stream.next()
         if sampling.uniform(generator) >= self.prob:
@@ -258,6 +257,12 @@ class Mixer:
         if features.nhwc:
             changed = changed.permute(0, 2, 3, 1).contiguous()
         return Draw(site.name, partner, lam, changed, kept, scale)
+
+    def _alter_images(self, x: Tensor, changed: Tensor, draw: Draw) -> Tensor:
+        """Return the images as a draw at the input makes them."""
+        if draw.scale is not None:
+            return erase_features(x, changed, scale=draw.scale)
+        return mix_features(x, changed, draw.partner, lam=draw.lam)
 
     def _maps_for(self, x: Tensor) -> dict[str, FeatureMap]:
         """Return what each site gives at this size of image: what cannot be mixed fails at the first batch."""

@@ -24,7 +24,7 @@ from .registry import register_method
 FINEST = 16  # pieces along a side: blocks are not divided further for transport
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PuzzleDraw(Draw):
     """A draw of Puzzle Mix: the masks and moves that were found, so that a replay needs no gradient.
 
@@ -113,7 +113,6 @@ class PuzzleMix(Mixer):
             raise TypeError(f"transport must be True or False, got {transport!r}")
         self.transport = transport
         self.t_eps = check_number("t_eps", t_eps, low=0.0, low_open=True)
-        self._own: Tensor | None = None
         super().__init__(
             model,
             prob=prob,
@@ -126,21 +125,12 @@ class PuzzleMix(Mixer):
 
     def settings(self) -> dict[str, Any]:
         own = ("alpha", "block_num", "n_labels", "beta", "gamma", "eta", "transport", "t_eps")
-        base = {key: value for key, value in super().settings().items() if key != "sites"}
-        return {key: getattr(self, key) for key in own} | base
+        return {key: getattr(self, key) for key in own} | super().settings()
 
     def __call__(self, x: Tensor, target: Tensor, *, draw: Draw | None = None) -> tuple[Tensor, Tensor]:
         if draw is not None and draw.site is not None and not isinstance(draw, PuzzleDraw):
             raise TypeError(f"draw must be a PuzzleDraw, as mix.draw is after a batch, got {type(draw).__name__}")
-        try:
-            x_out, mixed_target = super().__call__(x, target, draw=draw)
-        finally:
-            self._own = None
-        used = self.draw
-        if not isinstance(used, PuzzleDraw):
-            return x_out, mixed_target
-        sources = {"own_source": used.own_source, "partner_source": used.partner_source}
-        return join_images(x, used.partner, used.mask, **sources), mixed_target
+        return super().__call__(x, target, draw=draw)
 
     def saliency(self, x: Tensor, target: Tensor) -> Tensor:
         """Return how strongly the loss of the clean batch depends on each pixel.
@@ -167,11 +157,7 @@ class PuzzleMix(Mixer):
                     module.training = training
         return grad.float().square().mean(1).sqrt().nan_to_num(0.0, 0.0, 0.0)
 
-    def _own_target(self, x: Tensor, target: Tensor) -> Tensor:
-        self._own = super()._own_target(x, target)
-        return self._own
-
-    def _make_draw(self, x: Tensor) -> Draw:
+    def _make_draw(self, x: Tensor, own: Tensor) -> Draw:
         generator = self._stream.next()
         identity = torch.arange(len(x), device=x.device)
         if uniform(generator) >= self.prob:
@@ -179,8 +165,11 @@ class PuzzleMix(Mixer):
         partner = torch.randperm(len(x), generator=generator).to(x.device, non_blocking=True)
         prior = beta(self.alpha, generator)
         block_num = self.block_num[integer(len(self.block_num), generator)]
-        assert self._own is not None
-        return self._solve(x.detach(), self.saliency(x, self._own), partner, prior, block_num)
+        return self._solve(x.detach(), self.saliency(x, own), partner, prior, block_num)
+
+    def _alter_images(self, x: Tensor, changed: Tensor, draw: Draw) -> Tensor:
+        assert isinstance(draw, PuzzleDraw)
+        return join_images(x, draw.partner, draw.mask, own_source=draw.own_source, partner_source=draw.partner_source)
 
     @torch.no_grad()
     def _solve(self, x: Tensor, saliency: Tensor, partner: Tensor, prior: float, block_num: int) -> PuzzleDraw:
@@ -207,7 +196,15 @@ class PuzzleMix(Mixer):
             partner_source = transport_plan(shares[partner], pieces < 1.0, t_eps=self.t_eps)
         pixels = to_pixels(mask, height, width)
         return PuzzleDraw(
-            INPUT, partner, 0.0, pixels[:, None] < 1.0, pixels.mean((1, 2)), prior, mask, own_source, partner_source
+            site=INPUT,
+            partner=partner,
+            lam=0.0,
+            changed=pixels[:, None] < 1.0,
+            kept=pixels.mean((1, 2)),
+            prior=prior,
+            mask=mask,
+            own_source=own_source,
+            partner_source=partner_source,
         )
 
 

@@ -164,7 +164,7 @@ class Recipe:
                 except ValueError as error:
                     problems.append(str(error))
             elif name.startswith(MIX_PREFIX) and name.removeprefix(MIX_PREFIX) in list_settings():
-                settings[name.removeprefix(MIX_PREFIX)] = value
+                settings[name.removeprefix(MIX_PREFIX)] = _plain(value)
             else:
                 problems.append(f"unknown key {name!r}{_nearest(name, list_keys())}")
         mix = taken.get("mix", "none")
@@ -173,7 +173,7 @@ class Recipe:
         if problems:
             raise RecipeError(problems)
         # Defaults are written out: a resolved recipe says all that was used, whatever later defaults are.
-        defaults = {name: parameter.default for name, parameter in list_settings(mix).items()}
+        defaults = {name: _plain(parameter.default) for name, parameter in list_settings(mix).items()}
         return cls(**taken, mix_settings=defaults | settings)
 
     def to_dict(self) -> dict[str, Any]:
@@ -235,6 +235,11 @@ def _method_problems(mix: str, settings: Mapping[str, Any]) -> list[str]:
         for name in settings
         if name not in known
     ]
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting as YAML gives it back."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:
