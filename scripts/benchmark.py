@@ -1,6 +1,6 @@
 """What mixing costs: the operation, a training step, memory and import, as ratios taken in one interleaved run.
 
-    python scripts/benchmark.py [--part op step methods memory import] [--rounds 15] [--json FILE]
+    python scripts/benchmark.py [--part op step methods loop memory import] [--rounds 15] [--json FILE]
 
 Every case of a table runs once in each round, in turn, so that what else the machine does falls on all alike; the
 figures are medians over the rounds, divided by the reference case of the table. Absolute times are not kept.
@@ -12,6 +12,7 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -189,6 +190,57 @@ def method_rows(rounds: int, model_name: str, batch_size: int) -> Iterable[Row]:
         yield {"method": method, "altered batch": f"{altered:.2f}", "prob": prob, "on average": f"{average:.2f}"}
 
 
+def loop_rows(rounds: int) -> Iterable[Row]:
+    """(e) An epoch of the training loop against its bare steps, on the same batches with the same draws."""
+    from timm_patchup.data.loader import load_data
+    from timm_patchup.recipe import load_recipe
+    from timm_patchup.training.build import make_accelerator
+    from timm_patchup.training.loop import Trainer
+    from timm_patchup.training.run_folder import RunFolder
+
+    for name, overrides in (
+        ("fashion_mini_hard_patchup", {}),
+        ("fashion_mini_hard_patchup", {"model": "preactresnet18", "limit": 300}),
+    ):
+        recipe = load_recipe(name, overrides)
+        accelerator = make_accelerator(recipe, threads=torch.get_num_threads())
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = Trainer(recipe, load_data(recipe), RunFolder(Path(folder)), accelerator)
+            trainer.progress.enabled = trainer.progress.terminal = False
+            trainer.batches.begin(0)
+            batches, draws = list(trainer.loader), trainer.mixer.state_dict()
+
+            def bare(trainer: Trainer = trainer, batches: list = batches) -> None:
+                for images, labels in batches:
+                    mixed, target = trainer.mixer(images, labels)
+                    loss = trainer.mixer.loss(trainer.plain(mixed), target, trainer.criterion)
+                    loss.backward()
+                    trainer.optimizer.step()
+                    trainer.optimizer.zero_grad()
+
+            def loop(trainer: Trainer = trainer) -> None:
+                trainer.position.update = 0
+                trainer._train_epoch()
+
+            ratios, waits = [], []
+            order = random.Random(0)
+            for number in range(rounds + 1):
+                seconds = {}
+                for case in order.sample((bare, loop), 2):
+                    trainer.mixer.load_state_dict(draws)
+                    start = time.perf_counter()
+                    case()
+                    seconds[case] = time.perf_counter() - start
+                if number:
+                    waits.append(trainer.progress.waiting_share)
+                    ratios.append(seconds[loop] / seconds[bare] - waits[-1])
+            yield {
+                "model": f"{recipe.model}, batch {recipe.batch_size} of 32 x 32",
+                "loop over bare steps": f"{100 * (statistics.median(ratios) - 1):+.1f}%",
+                "waiting for the loader": f"{100 * statistics.median(waits):.1f}%",
+            }
+
+
 def memory_rows() -> Iterable[Row]:
     """(c) Bytes that the operation keeps for backward, as a share of the bytes of its input."""
     generator = torch.Generator().manual_seed(0)
@@ -230,6 +282,7 @@ PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], Iterable[Row]]]] = {
         "A training step at CIFAR size under every method, in units of one without mixing",
         lambda given: method_rows(given.rounds, given.model, given.batch_size),
     ),
+    "loop": ("The training loop, without and with its loader", lambda given: loop_rows(given.rounds)),
     "memory": ("Kept for backward, as a share of the input", lambda given: memory_rows()),
     "import": ("Import", lambda given: import_rows(given.rounds)),
 }

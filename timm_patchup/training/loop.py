@@ -253,10 +253,10 @@ class Trainer:
         return metrics.top1 if self.recipe.eval_metric == "top1" else -metrics.loss
 
     def _is_best(self, metrics: Metrics) -> bool:
-        """Whether to keep these weights: the first with the best value, or the last where nothing is held out."""
+        """Whether to keep these weights: the latest with the best value, or the last where nothing is held out."""
         if not self.data.held_out or self.position.best_value is None:
             return True
-        return self._value(metrics) > self.position.best_value
+        return self._value(metrics) >= self.position.best_value
 
     def _draw(self) -> None:
         self._curves_at = time.perf_counter()
