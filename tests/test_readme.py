@@ -10,6 +10,8 @@ import pytest
 
 from timm_patchup import list_methods
 from timm_patchup.methods import method_parameters
+from timm_patchup.recipe import load_recipe
+from timm_patchup.recipe.compose import list_benchmarks
 
 from .test_launch import run, script  # noqa: F401  (a fixture)
 
@@ -54,3 +56,41 @@ def test_knobs_table_has_the_defaults_of_the_code() -> None:
 def test_methods_are_named() -> None:
     for name in list_methods():
         assert f"`{name}`" in README
+
+
+def recipe_table() -> str:
+    """Return the table of benchmarks as the README has it."""
+    lines = ["| benchmark | data | model | epochs | batch | learning rate |", "| --- | --- | --- | ---: | ---: | --- |"]
+    for name in list_benchmarks():
+        recipe = load_recipe(f"{name}_none")
+        steps = {
+            "multistep": f", x {recipe.decay_rate:g} after {', '.join(map(str, recipe.decay_milestones))}",
+            "step": f", x {recipe.decay_rate:g} every {recipe.decay_epochs:g}",
+            "cosine": ", cosine",
+        }[recipe.sched]
+        data = recipe.dataset.removeprefix("hfds/")
+        scarce = f", {recipe.train_per_class} a class" if recipe.train_per_class else ""
+        cells = (f"`{name}`", data + scarce, recipe.model, recipe.epochs, recipe.batch_size, f"{recipe.lr:g}{steps}")
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
+def test_recipe_table_is_that_of_the_recipes() -> None:
+    table = README.split("<!-- recipes:begin -->\n")[1].split("\n<!-- recipes:end -->")[0]
+    assert table == recipe_table()
+
+
+def test_recipes_that_are_named_exist() -> None:
+    named = set(re.findall(r"--recipe (\w+)(?![\w/.])", README)) - {"NAME"}
+    assert len(named) >= 3
+    for name in named:
+        load_recipe(name)
+
+
+def test_set_up_commands_differ_only_in_what_they_run() -> None:
+    """The train command itself is run in a new virtual environment by hand; here its parts are checked."""
+    command = README.split("<!-- train-command -->\n```bash\n")[1].split("\n```")[0]
+    set_up, _, launched = command.rpartition(" && ")
+    assert set_up == "python3 -m venv .venv && .venv/bin/pip install -e ."
+    assert launched == ".venv/bin/accelerate launch scripts/train.py"
+    assert (Path(__file__).parents[1] / "scripts" / "train.py").is_file()

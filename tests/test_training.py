@@ -307,6 +307,15 @@ def test_a_wrong_call_gets_clear_lines_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["FSDP", "DEEPSPEED", "MEGATRON_LM"])
+def test_sharded_training_is_refused(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(f"ACCELERATE_USE_{name}", "true")
+    ended = train()
+    assert ended.code == 2
+    assert name in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_debug_shows_where(train: Train) -> None:
     assert "Traceback" in train("--num-classes", 5, "--debug").err
 

@@ -24,6 +24,8 @@ from ..methods import create_mixer
 from ..mixer import Mixer
 from ..recipe import Recipe, RecipeError
 
+# What a launch configuration may ask for that this loop does not do; on the CPU Accelerate would pass over it.
+_SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
 _PLAIN = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.MULTI_XPU)
 
 
@@ -56,8 +58,9 @@ def make_accelerator(
             f"{world_size} processes were started that do not know of each other (Accelerate sees "
             f"{accelerator.num_processes}): launch with recipes/accelerate/cpu_2.yaml or --multi_gpu --num_processes N"
         )
-    if accelerator.distributed_type not in _PLAIN:
-        name = str(accelerator.distributed_type).rsplit(".", 1)[-1]
+    asked = [name for name in _SHARDED if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("1", "true", "yes")]
+    if accelerator.distributed_type not in _PLAIN or asked:
+        name = ", ".join(asked) or str(accelerator.distributed_type).rsplit(".", 1)[-1]
         problems.append(f"{name} is not supported: launch with one process or with --multi_gpu (DDP)")
     if accelerator.mixed_precision == "fp16" and accelerator.device.type == "cpu":
         problems.append("float16 needs a GPU: on the CPU choose --amp-dtype bfloat16")
