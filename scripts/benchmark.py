@@ -200,7 +200,7 @@ def loop_rows(rounds: int) -> Iterable[Row]:
 
     for name, overrides in (
         ("fashion_mini_hard_patchup", {}),
-        ("fashion_mini_hard_patchup", {"model": "preactresnet18", "limit": 300}),
+        ("fashion_mini_hard_patchup", {"model": "preactresnet18", "limit": 100, "batch_size": 20}),
     ):
         recipe = load_recipe(name, overrides)
         accelerator = make_accelerator(recipe, threads=torch.get_num_threads())

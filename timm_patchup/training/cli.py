@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except RecipeError as error:
         code = _complain(error.problems, 2)
     except KeyboardInterrupt:
-        code = _complain(["stopped by a second Ctrl-C, without a checkpoint"], 130)
+        code = _complain(["stopped by Ctrl-C, outside training: no checkpoint was written"], 130)
     except Exception as error:
         known, everywhere = _known_failure(error), False
         if debug:
