@@ -42,7 +42,8 @@ def test_launcher_line_runs(line: str, script: Path, tmp_path: Path) -> None:  #
 
 
 def test_knobs_table_has_the_defaults_of_the_code() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (\S+) \| (\S+) \|", README, flags=re.MULTILINE)
+    knobs = README.split("## Knobs\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (\S+) \| (\S+) \|", knobs, flags=re.MULTILINE)
     hard, soft = (method_parameters(name) for name in ("hard_patchup", "soft_patchup"))
     documented = {name for name, _, _ in rows}
     assert documented == set(hard) - {"mode", "num_classes"}
