@@ -65,7 +65,7 @@ def columns(label: str) -> list[tuple[str, ...]]:
         "tab:tbl-cifar-svhn": [(data, "test_error") for data in ("cifar10_", "cifar100_", "svhn_")],
         "tab:imagenet_result": [("imagenet", "test_error"), ("imagenet", "top5_error")],
         "tab:tbl-tiny_imagenet_attacks": [
-            (a, "robust_accuracy") for a in ("deepfool", "ddn", "carlini_wagner", "pgd")
+            (f"{attack} accuracy", "robust_accuracy") for attack in ("deepfool", "ddn", "carlini_wagner", "pgd")
         ],
     }[label]
 
@@ -180,8 +180,11 @@ def test_every_number_is_under_its_method_and_column(label: str) -> None:
 def test_every_deformation_is_under_its_row(label: str) -> None:
     methods = cycle(["cutout", "cutmix", "manifold_mixup", "puzzle_mix", "soft_patchup", "hard_patchup"])
     for (row, _), entry, method in zip(read_paper()[label], tables()[label]["entries"], methods):
-        kind, amount = re.search(r"(Rotate|Shear|Scale) \((?:-[\d.]+, )?([\d.]+)\)", row).groups()  # type: ignore[union-attr]
-        assert entry["setting"] == f"{kind.lower()} {amount}"
+        match = re.search(r"(Rotate|Shear|Scale) \((-[\d.]+, )?([\d.]+)\)", row)
+        assert match
+        kind, low, amount = match.groups()
+        sign = "+-" if low else ""
+        assert entry["setting"] == f"{kind.lower()} {sign}{amount}"
         assert entry["method"] == method
 
 
