@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from functools import cache
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ MISPRINTS = {"0.0.21": "0.21"}
 Number = tuple[float, float | None]
 
 
+@cache
 def tables() -> dict[str, dict[str, Any]]:
     loaded = yaml.safe_load((recipes_dir() / "paper_results.yaml").read_text(encoding="utf-8"))
     assert len({table["label"] for table in loaded}) == len(loaded)

@@ -6,9 +6,9 @@ import os
 import shlex
 import signal
 import statistics
-import subprocess
-import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def test_every_run_is_a_recipe_and_its_command_says_so(name: str, tmp_path: Path
     runs = study.runs(2)
     assert len({run.name for run in runs}) == len(runs)
     parser = make_parser()
-    for run in runs[:: max(1, len(runs) // 12)]:
+    for run in runs[:: max(1, len(runs) // 6)]:
         recipe = run_recipe(run, options)
         assert (recipe.seed, recipe.limit, recipe.epochs) == (run.seed, 200, 2)
         first, *more = commands(study, run, options)
@@ -333,30 +333,31 @@ def test_each_job_has_its_gpu(tmp_path: Path) -> None:
     assert [last_line(job.log) for job in jobs] == ["5", "7"]
 
 
+def signal_when(condition: Callable[[], bool], *, times: int = 1) -> threading.Thread:
+    """Send this process SIGINT once a condition holds, as Ctrl-C would."""
+
+    def wait() -> None:
+        deadline = time.monotonic() + 120
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for _ in range(times):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.5)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread
+
+
 def test_second_signal_kills(tmp_path: Path) -> None:
     stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
-    log = tmp_path / "log"
-    code = (
-        "import sys; from pathlib import Path; from timm_patchup.study.runner import Job, Runner\n"
-        f"job = Job('j', [['python', '-c', {stubborn!r}]], Path({str(log)!r}))\n"
-        "print(Runner(1, [], print).run([job, job]))"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    wait_for(lambda: log.is_file() and "\nup" in log.read_text(), process)
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
-    assert process.poll() is None, "it waits for the checkpoint"
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=30)
-    assert out.strip() == "Outcome(failed=[], signal=2)"
-
-
-def wait_for(condition: Any, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert process.poll() is None, "ended early"
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    job = Job("j", [python(stubborn)], tmp_path / "log")
+    thread = signal_when(lambda: last_line(job.log) == "up", times=2)
+    start = time.monotonic()
+    outcome = Runner(1, [], print).run([job, job])
+    assert 0.5 < time.monotonic() - start < 30, "the first signal waits for a checkpoint, the second does not"
+    assert (outcome.failed, outcome.signal) == ([], signal.SIGINT)
+    thread.join()
 
 
 SMALL = """
@@ -371,7 +372,7 @@ seeds: 1
 groups:
 - benchmarks: [fashion_mini]
   methods: [hard_patchup]
-  cases: {good: {}, bad: {mix_gamma: 2.0}}
+  cases: {bad: {mix_gamma: 2.0}, good: {}}
 """
 
 
@@ -379,30 +380,27 @@ def test_a_study_stopped_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "small.yaml").write_text(SMALL)
     folder = tmp_path / "out" / "small"
     words = ["--study", tmp_path / "small.yaml", "--output", tmp_path / "out", "--limit", 100, "--threads", 1]
-    words += ["--jobs", 2, "--", "--epochs", 12, "--batch-size", 20]
-    command = [sys.executable, "-m", "timm_patchup.study", *map(str, words)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    # Both of the first runs have written a checkpoint, and have more to do.
-    runs = [folder / "runs" / f"fashion_mini_{method}-seed0" for method in ("none", "hard_patchup")]
-    wait_for(lambda: all((run / "summary.csv").is_file() for run in runs), process)
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert "of 4 runs done; go on with: " in out
-    assert "**Partial: " in (folder / "results.md").read_text()
-    assert sorted(path.name for path in (folder / "runs").iterdir()) == sorted(run.name for run in runs)
-    stopped = [run for run in runs if not (run / "results.json").is_file()]
-    assert stopped, "neither was at its end"
+    training = ["--", "--epochs", 8, "--batch-size", 20]
+    # The first run has written a checkpoint, and has more to do.
+    run = folder / "runs" / "fashion_mini_none-seed0"
+    thread = signal_when(lambda: (run / "summary.csv").is_file())
+    assert study_here(*words, *training) == 130
+    thread.join()
+    assert "stopped with 0 of 4 runs done; go on with the same command" in capsys.readouterr().out
+    assert "**Partial: 0 of 4 runs are done.**" in (folder / "results.md").read_text()
+    assert [path.name for path in (folder / "runs").iterdir()] == [run.name]
+    log = folder / "logs" / f"{run.name}.log"
+    assert "stopped by SIGTERM; checkpoint" in last_line(log)
 
+    words += ["--jobs", 2, *training]
     assert study_here(*words) == 0
-    for run in stopped:
-        assert "resumed from" in (folder / "logs" / f"{run.name}.log").read_text()
+    assert "resumed from" in log.read_text()
     results = {path.parent: path.stat().st_mtime_ns for path in folder.glob("runs/*/results.json")}
     assert len(results) == 4
     text = (folder / "results.md").read_text()
     assert "partial" not in text.lower()
     assert str(tmp_path) not in text + (folder / "results.csv").read_text()
-    assert "--limit 100 -- --epochs 12" in text
+    assert "--limit 100 -- --epochs 8" in text
     errors = [json.loads((folder / "runs" / f"fashion_mini_none-seed{i}" / "results.json").read_text()) for i in (0, 1)]
     values = [result["test"]["error"] for result in errors]
     assert f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}" in text
@@ -416,17 +414,28 @@ def test_a_study_stopped_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert study_here("--study", tmp_path / "small.yaml", "--output", tmp_path / "out") == 2, "other flags, other runs"
 
 
-def test_a_failing_run_is_named_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_run_is_named_and_the_others_stand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "failing.yaml").write_text(FAILING)
-    words = ["--study", tmp_path / "failing.yaml", "--output", tmp_path, "--limit", 100, "--", "--epochs", 1]
-    assert study_here(*words) == 1
+    study = load_study(str(tmp_path / "failing.yaml"))
+    _, good = study.runs()
+    finish(tmp_path / "failing", good, Options(tmp_path), error=12.0)
+    assert study_here("--study", tmp_path / "failing.yaml", "--output", tmp_path) == 1
     out, err = capsys.readouterr()
     assert "failed, code 2: fashion_mini_hard_patchup-bad-seed0: train.py: mix hard_patchup: gamma" in out
     assert "1 of 2 runs failed: fashion_mini_hard_patchup-bad-seed0" in err
     text = (tmp_path / "failing" / "results.md").read_text()
     assert "- fashion_mini_hard_patchup-bad-seed0: see logs/fashion_mini_hard_patchup-bad-seed0.log" in text
     assert "1 of 2 runs are done" in text
-    assert (tmp_path / "failing" / "runs" / "fashion_mini_hard_patchup-good-seed0" / "results.json").is_file()
+    assert "12.00" in text
+
+
+def test_a_run_ended_before_it_began_is_begun_again(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with folder.locked():
+        (folder.path / ".partial-recipe.yaml").write_text("epo")
+    assert folder.state() == "new"
+    (folder.path / "thesis.tex").write_text("")
+    assert folder.state() == "foreign"
 
 
 def test_time_is_measured(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def _main(words: list[str]) -> int:
         for job in jobs:
             print(" && ".join(shlex.join(command) for command in job.commands))
         return 0
-    return _run(study, runs, jobs, options, asked, words)
+    return _run(study, runs, jobs, options, asked)
 
 
 def print_studies() -> None:
@@ -122,7 +122,6 @@ def _run(
     jobs: Sequence[Job],
     options: Options,
     asked: argparse.Namespace,
-    words: list[str],
 ) -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
     seeds = len(runs) // len(study.conditions)
@@ -150,7 +149,7 @@ def _run(
     if study.evaluation:
         print(f"{options.folder}/reports/: the evaluation of each run, with its settings")
     if stopped:
-        print(f"stopped with {done} of {len(runs)} runs done; go on with: {shlex.join(['study.py', *words])}")
+        print(f"stopped with {done} of {len(runs)} runs done; go on with the same command")
         return 128 + stopped
     if failed:
         print(f"{len(failed)} of {len(runs)} runs failed: " + ", ".join(failed), file=sys.stderr)

@@ -128,7 +128,10 @@ class Runner:
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self._remember) for number in (signal.SIGINT, signal.SIGTERM)}
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # not under nohup
+            numbers.append(signal.SIGHUP)
+        before = {number: signal.signal(number, self._remember) for number in numbers}
         try:
             yield
         finally:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from accelerate import Accelerator
 
 from ..recipe import Recipe, RecipeError, load_recipe
 from ..recipe.flags import given_keys
@@ -27,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = make_parser()
     parser.prog = "timing"
     namespace = parser.parse_args(argv)
+    if namespace.recipe is None or namespace.experiment is None:
+        parser.error("--recipe and --experiment are needed; scripts/study.py --study training_time gives them")
     try:
         results = _run(namespace)
     except RecipeError as error:
@@ -41,6 +44,8 @@ def _run(namespace: argparse.Namespace) -> dict[str, float]:
     recipe = load_recipe(namespace.recipe, given)
     of_others = {name: value for name, value in given.items() if not name.startswith("mix")}
     reference = load_recipe(namespace.recipe, {**of_others, "mix": REFERENCE})
+    if recipe.torchcompile is not None or recipe.grad_accum_steps > 1:
+        raise RecipeError(["updates are timed eagerly and in one piece: leave out --torchcompile, --grad-accum-steps"])
     folder = RunFolder(Path(namespace.output) / namespace.experiment)
     if folder.state() == "finished":
         return folder.results()
@@ -52,8 +57,8 @@ def _run(namespace: argparse.Namespace) -> dict[str, float]:
 
 def measure(recipe: Recipe, reference: Recipe, *, threads: int | None) -> dict[str, float]:
     """Return the ratio of the seconds of an update of a recipe to those of the reference, and how many were made."""
-    device = make_accelerator(recipe, threads=threads).device
-    steps = [_updater(recipe, device), _updater(reference, device)]
+    accelerator = make_accelerator(recipe, threads=threads)
+    steps = [_updater(recipe, accelerator), _updater(reference, accelerator)]
     seconds = [0.0, 0.0]
     for number in range(WARMUP + UPDATES):
         for which, step in enumerate(steps):
@@ -64,18 +69,21 @@ def measure(recipe: Recipe, reference: Recipe, *, threads: int | None) -> dict[s
     return {"time_ratio": seconds[0] / seconds[1], "updates": UPDATES}
 
 
-def _updater(recipe: Recipe, device: torch.device) -> Callable[[], None]:
+def _updater(recipe: Recipe, accelerator: Accelerator) -> Callable[[], None]:
     """Return a function that makes one update of a model of its own."""
     torch.manual_seed(recipe.seed)
-    model = build_model(recipe).to(device)
+    device, layout = accelerator.device, torch.channels_last if recipe.channels_last else torch.contiguous_format
+    model = build_model(recipe).to(device).to(memory_format=layout)
     mixer, criterion = build_mixer(recipe, model), build_criterion(recipe)
     optimizer = build_optimizer(recipe, model)
-    images = torch.randn(recipe.batch_size, *recipe.input_size, device=device)
+    images = torch.randn(recipe.batch_size, *recipe.input_size, device=device).contiguous(memory_format=layout)
     labels = torch.randint(recipe.num_classes, (recipe.batch_size,), device=device)
 
     def update() -> None:
         mixed, target = mixer(images, labels)
-        loss = mixer.loss(model(mixed), target, criterion)
+        with accelerator.autocast():
+            output = model(mixed)
+        loss = mixer.loss(output.float(), target, criterion)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
