@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import runpy
 import shlex
 import signal
 import statistics
@@ -154,10 +155,10 @@ def test_flags_are_words_of_the_command() -> None:
 def test_evaluation_follows_the_training() -> None:
     study = load_study("attacks")
     run = study.runs(1)[0]
-    _, evaluation = commands(study, run, Options(Path("studies/attacks")))
+    _, evaluation = commands(study, run, Options(Path("studies/attacks"), limit=50, threads=2))
     assert shlex.join(evaluation) == (
         "python -m timm_patchup.evaluation --model studies/attacks/runs/tiny_imagenet_wrn28_10_none-seed0 "
-        "--suite attacks,fgsm --output studies/attacks/reports/tiny_imagenet_wrn28_10_none-seed0"
+        "--suite attacks,fgsm --output studies/attacks/reports/tiny_imagenet_wrn28_10_none-seed0 --limit 50 --threads 2"
     )
 
 
@@ -204,6 +205,14 @@ def test_calls_that_are_wrong(capsys: pytest.CaptureFixture[str], tmp_path: Path
 def test_list_of_studies(capsys: pytest.CaptureFixture[str]) -> None:
     assert study_here("--list-studies") == 0
     assert len(capsys.readouterr().out.splitlines()) == len(COUNTS)
+
+
+def test_the_script_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["study.py", "--study", "imagenet", "--dry-run"])
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "study.py"), run_name="__main__")
+    assert caught.value.code == 0
+    assert len(capsys.readouterr().out.splitlines()) == 9
 
 
 def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """The command of the studies: run what is missing, collect what is there, print it beside the paper's numbers.
 
-Exit codes: 0 all runs are done, 1 some failed, 2 the call was wrong and nothing was written, 130 stopped by Ctrl-C.
+Exit codes: 0 no run failed, 1 some did, 2 the call was wrong and nothing was written, 130 stopped by Ctrl-C.
 """
 
 import argparse
@@ -26,6 +26,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         for problem in error.problems:
             print(f"study.py: {problem}", file=sys.stderr)
         code = 2
+    except BrokenPipeError:  # whoever read the output is gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
     except OSError as error:
         print(f"study.py: cannot write: {error}; the same command goes on", file=sys.stderr)
         code = 1

@@ -90,20 +90,20 @@ def run_recipe(run: Run, options: Options) -> Recipe:
 def commands(study: Study, run: Run, options: Options) -> list[list[str]]:
     """Return the commands of a run, in the order they are run in; the first word of each is ``python``."""
     own = flags({**run.condition.overrides, "seed": run.seed})
-    own += [] if options.limit is None else ["--limit", str(options.limit)]
-    own += [] if options.threads is None else ["--threads", str(options.threads)]
-    data = data_flags(run, study, options.data_dir)
+    shared = [] if options.limit is None else ["--limit", str(options.limit)]
+    shared += [] if options.threads is None else ["--threads", str(options.threads)]
+    shared += data_flags(run, study, options.data_dir)
     folder = ["--output", options.runs.as_posix(), "--experiment", run.name]
     name = ["--recipe", run.condition.recipe]
     module = "timm_patchup.study.timing" if study.measure == "timing" else "timm_patchup.training"
-    training = ["python", "-m", module, *name, *folder, *data, *own, *options.extra, "--resume"]
+    training = ["python", "-m", module, *name, *folder, *shared, *own, *options.extra, "--resume"]
     if not study.evaluation:
         return [training]
     model = (PurePosixPath(options.runs.as_posix()) / run.name).as_posix()
     report = ["--output", options.report(run).as_posix()]
     suites = ["--suite", ",".join(part.suite for part in study.evaluation)]
-    evaluation = ["python", "-m", "timm_patchup.evaluation", "--model", model, *suites, *report, *data]
-    return [training, [*evaluation, *([] if options.limit is None else ["--limit", str(options.limit)])]]
+    evaluation = ["python", "-m", "timm_patchup.evaluation", "--model", model, *suites, *report, *shared]
+    return [training, evaluation]
 
 
 def flags(keys: Mapping[str, Any]) -> list[str]:
