@@ -89,7 +89,8 @@ def print_studies() -> None:
     """Print the name, the number of runs and the title of every study."""
     for name in list_studies():
         study = load_study(name)
-        print(f"{name:16} {len(study.conditions):3} rows x {study.seeds} seeds  {study.title}")
+        seeds = "1 seed " if study.seeds == 1 else f"{study.seeds} seeds"
+        print(f"{name:16} {len(study.conditions):3} rows x {seeds}  {study.title}")
 
 
 def _check(asked: argparse.Namespace) -> None:
