@@ -41,11 +41,17 @@ class RunFolder:
 
     def state(self) -> State:
         """Return whether there is a run, and whether it is at its end."""
-        if not self.path.exists() or not any(self.path.iterdir()):
+        if not self.path.exists() or all(self._is_left_over(path) for path in self.path.iterdir()):
             return "new"
         if not (self.path / "recipe.yaml").is_file() or not self.checkpoints.is_dir():
             return "foreign"
         return "finished" if (self.path / "results.json").is_file() else "unfinished"
+
+    def _is_left_over(self, path: Path) -> bool:
+        """Whether a file is of a run that was ended before it began: then there is nothing to keep."""
+        if path == self.checkpoints:
+            return all(inside.name == ".lock" for inside in path.iterdir())
+        return path.name == ".partial-recipe.yaml"
 
     def recipe(self) -> Recipe:
         return load_recipe(self.path / "recipe.yaml")

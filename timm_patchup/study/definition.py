@@ -1,0 +1,209 @@
+"""What a study is: a grid of conditions, each one row of its tables, run with several seeds.
+
+A file of ``recipes/studies`` lists groups; a group is benchmarks x methods x settings. Settings are ``cases``, named
+overrides of a recipe, or a ``grid``, lists of values of keys, of which all combinations are taken.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from ..recipe import RecipeError
+from ..recipe.compose import recipes_dir
+from ..recipe.schema import MIX_PREFIX
+
+Measure = Literal["training", "timing"]
+# Metrics of a run, and of the suites of the evaluation, with their units.
+METRICS = {
+    "test_error": "%",
+    "val_error": "%",
+    "top5_error": "%",
+    "test_nll": "nats",
+    "time_ratio": "x",
+    "affine_error": "%",
+    "robust_accuracy": "%",
+    "fgsm_accuracy": "%",
+    "corruption_error": "%",
+}
+_KEYS = {"title", "note", "seeds", "metrics", "paper", "paper_ratio", "evaluation", "measure", "groups"}
+_GROUP_KEYS = {"benchmarks", "methods", "cases", "grid"}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One row of a study: a recipe and what differs from it.
+
+    Args:
+        benchmark: a name of ``recipes/benchmarks``.
+        method: a name of ``recipes/methods``.
+        setting: what tells this row from others of the same recipe, as the paper's numbers name it; may be empty.
+        overrides: keys of the recipe that make the setting.
+    """
+
+    benchmark: str
+    method: str
+    setting: str
+    overrides: Mapping[str, Any]
+
+    @property
+    def recipe(self) -> str:
+        return f"{self.benchmark}_{self.method}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One condition with one seed."""
+
+    condition: Condition
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The name of its folder: no two runs of a study share one."""
+        setting = re.sub(r"[^A-Za-z0-9.]+", "_", self.condition.setting).strip("_")
+        return "-".join(part for part in (self.condition.recipe, setting, f"seed{self.seed}") if part)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A suite of the evaluation that every trained run goes through, and which of its values the tables show."""
+
+    suite: str
+    metric: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study as its file says it.
+
+    Args:
+        name: name of the file.
+        title: one line for the head of the tables.
+        note: what a reader of the tables must know; may be empty.
+        seeds: number of seeds unless the caller says another.
+        metrics: what the tables show of the training; the first one is drawn unless there is an evaluation.
+        paper: labels of the paper's tables to compare with, the first that has a number gives it.
+        paper_ratio: metric and method, where our ratio stands beside that metric over the method's.
+        evaluation: suites that each trained run goes through; the first one is drawn.
+        measure: whether a run is a training or a measurement of time.
+        conditions: the rows.
+    """
+
+    name: str
+    title: str
+    note: str
+    seeds: int
+    metrics: tuple[str, ...]
+    paper: tuple[str, ...]
+    paper_ratio: tuple[str, str] | None
+    evaluation: tuple[Evaluation, ...]
+    measure: Measure
+    conditions: tuple[Condition, ...]
+
+    @property
+    def drawn(self) -> str:
+        """The metric of the picture."""
+        return self.evaluation[0].metric if self.evaluation else self.metrics[0]
+
+    def runs(self, seeds: int | None = None) -> list[Run]:
+        """Return all runs, seed by seed: a study that is not finished has something in every row."""
+        count = self.seeds if seeds is None else seeds
+        return [Run(condition, seed) for seed in range(count) for condition in self.conditions]
+
+
+def list_studies() -> list[str]:
+    """Return the names of all studies."""
+    return sorted(path.stem for path in (recipes_dir() / "studies").glob("*.yaml"))
+
+
+def load_study(name: str) -> Study:
+    """Return the study of a name of ``list_studies()``, or of a YAML file.
+
+    Raises:
+        RecipeError: no such study, or everything that is wrong with its file.
+
+    Example:
+        >>> len(load_study("loss_terms").runs())
+        35
+    """
+    path = recipes_dir() / "studies" / f"{name}.yaml"
+    if name.endswith((".yaml", ".yml")):
+        path = Path(name)
+        if not path.is_file():
+            raise RecipeError([f"no such file of a study: {name}"])
+    elif name not in list_studies():
+        near = get_close_matches(name, list_studies(), n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(list_studies())}"
+        raise RecipeError([f"no study {name!r}; {hint}"])
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise RecipeError([f"{name}: not YAML: {' '.join(str(error).split())}"]) from None
+    if not isinstance(values, dict):
+        raise RecipeError([f"{name} must hold keys and values, got {type(values).__name__}"])
+    return make_study(path.stem, values)
+
+
+def make_study(name: str, values: Mapping[str, Any]) -> Study:
+    """Make a study from the keys of its file; raise RecipeError with everything that is wrong with them."""
+    groups = values.get("groups") or []
+    metrics = values.get("metrics", ["test_error"])
+    evaluation = [
+        Evaluation(e["suite"], e["metric"], tuple(map(str, e["values"]))) for e in values.get("evaluation", [])
+    ]
+    shown = [*metrics, *(e.metric for e in evaluation)]
+    problems = [f"{name}: unknown key {key!r}" for key in sorted(set(values) - _KEYS)]
+    problems += [f"{name}: unknown metric {metric!r}" for metric in shown if metric not in METRICS]
+    for group in groups:
+        problems += [f"{name}: unknown key {key!r} of a group" for key in sorted(set(group) - _GROUP_KEYS)]
+    if not groups or not values.get("title"):
+        problems.append(f"{name}: a study needs a title and groups")
+    if problems:
+        raise RecipeError(problems)
+    conditions = [condition for group in groups for condition in _expand(group)]
+    ratio = values.get("paper_ratio")
+    study = Study(
+        name=name,
+        title=values["title"],
+        note=values.get("note", ""),
+        seeds=values.get("seeds", 5),
+        metrics=tuple(metrics),
+        paper=tuple(values.get("paper", [])),
+        paper_ratio=(ratio["metric"], ratio["method"]) if ratio else None,
+        evaluation=tuple(evaluation),
+        measure=values.get("measure", "training"),
+        conditions=tuple(conditions),
+    )
+    if evaluation and any(condition.setting for condition in conditions):
+        raise RecipeError([f"{name}: rows of an evaluation are told apart by its values, so settings have no names"])
+    names = [run.name for run in study.runs(1)]
+    twice = sorted({run for run in names if names.count(run) > 1})
+    if twice:
+        raise RecipeError([f"{name}: {run} comes twice" for run in twice])
+    return study
+
+
+def _expand(group: Mapping[str, Any]) -> list[Condition]:
+    settings = _settings(group)
+    return [
+        Condition(benchmark, method, setting, overrides)
+        for benchmark in group["benchmarks"]
+        for method in group["methods"]
+        for setting, overrides in settings.items()
+    ]
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return overrides by the name of their setting."""
+    if "cases" in group:
+        return {str(name): dict(overrides or {}) for name, overrides in group["cases"].items()}
+    grid = group.get("grid", {})
+    points = [dict(zip(grid, values)) for values in product(*grid.values())]
+    return {", ".join(f"{key.removeprefix(MIX_PREFIX)}={value}" for key, value in p.items()): p for p in points}

@@ -1,0 +1,61 @@
+"""The paper's numbers, ``recipes/paper_results.yaml``, and how a row of a study finds its own."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import yaml
+
+from ..recipe import RecipeError
+from ..recipe.compose import recipes_dir
+from .definition import Condition, Study
+
+
+@dataclass(frozen=True)
+class PaperNumber:
+    """A number of the paper: mean, standard deviation where it gives one, and the label of the table."""
+
+    mean: float
+    std: float | None
+    table: str
+
+
+@cache
+def paper_tables() -> dict[str, dict[str, Any]]:
+    """Return the paper's tables by their LaTeX labels."""
+    text = (recipes_dir() / "paper_results.yaml").read_text(encoding="utf-8")
+    return {table["label"]: table for table in yaml.safe_load(text)}
+
+
+def paper_number(study: Study, condition: Condition, setting: str, metric: str) -> PaperNumber | None:
+    """Return what the paper has for a row of a study, None where it has nothing.
+
+    Shares are given in percent, as all our numbers are.
+
+    Raises:
+        RecipeError: the study names a table that the paper does not have.
+    """
+    if study.paper_ratio is None:
+        return _find(study, condition, setting, metric, condition.method)
+    paper_metric, reference = study.paper_ratio
+    above = _find(study, condition, setting, paper_metric, condition.method)
+    below = _find(study, condition, setting, paper_metric, reference)
+    if above is None or below is None:
+        return None
+    return PaperNumber(above.mean / below.mean, None, above.table)
+
+
+def _find(study: Study, condition: Condition, setting: str, metric: str, method: str) -> PaperNumber | None:
+    wanted = (method, setting, metric)
+    for label in study.paper:
+        if label not in paper_tables():
+            raise RecipeError([f"{study.name}: the paper has no table {label!r}"])
+        table = paper_tables()[label]
+        for entry in table["entries"]:
+            named = entry.get("benchmark")
+            of_benchmark = condition.benchmark in named if isinstance(named, list) else condition.benchmark == named
+            if of_benchmark and (entry.get("method"), entry.get("setting", ""), entry["metric"]) == wanted:
+                percent = 100.0 if table["units"][metric] == "share" else 1.0
+                std = entry.get("std")
+                return PaperNumber(percent * entry["mean"], None if std is None else percent * std, label)
+    return None

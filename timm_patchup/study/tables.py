@@ -1,0 +1,138 @@
+"""The tables of a study as Markdown and CSV, and its picture with error bars. No path is written into any of them."""
+
+import csv
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from .collect import Row
+from .definition import Study
+
+_DIGITS = {"%": 2, "nats": 3, "x": 2}
+_HEAD = ("benchmark", "method", "setting", "metric", "seeds", "ours", "paper", "difference")
+_COLUMNS = (
+    "benchmark",
+    "method",
+    "setting",
+    "metric",
+    "unit",
+    "seeds_done",
+    "seeds_planned",
+    "mean",
+    "std",
+    "paper_mean",
+    "paper_std",
+    "paper_table",
+    "difference",
+)
+
+
+def markdown(study: Study, rows: Sequence[Row], *, command: str, failed: Sequence[str]) -> str:
+    """Return the report of a study: what was run, the table, and what it does not hold."""
+    # A run is in the table when the last of its rows is.
+    last = list({id(row.condition): row for row in rows}.values())
+    done, planned = sum(len(row.values) for row in last), sum(row.planned for row in last)
+    lines = [f"# {study.name}: {study.title}", "", f"`{command}`", ""]
+    if study.note:
+        lines += [study.note, ""]
+    if done < planned:
+        lines += [f"**Partial: {done} of {planned} runs are done.** The same command goes on.", ""]
+    lines += table(rows)
+    lines += ["", "Ours: mean ± standard deviation over the seeds (of a sample, n - 1). Difference: ours - paper."]
+    if study.paper:
+        lines += [f"Paper: {', '.join(study.paper)}; no number where it gives none."]
+    if failed:
+        lines += ["", "Failed, and not in the table:", "", *(f"- {name}: see logs/{name}.log" for name in failed)]
+    return "\n".join(lines) + "\n"
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Return the lines of the table, its columns aligned; a column of settings only where there are any."""
+    settings = any(row.setting for row in rows)
+    body = [_HEAD, *(_cells(row) for row in rows)]
+    if not settings:
+        body = [cells[:2] + cells[3:] for cells in body]
+    widths = [max(len(cells[i]) for cells in body) for i in range(len(body[0]))]
+    lines = ["| " + " | ".join(text.ljust(width) for text, width in zip(cells, widths)) + " |" for cells in body]
+    return [lines[0], "| " + " | ".join("-" * width for width in widths) + " |", *lines[1:]]
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    digits = _DIGITS[row.unit]
+    seeds = f"{len(row.values)} of {row.planned}, partial" if row.partial else str(row.planned)
+    difference = "-" if row.difference is None else f"{row.difference:+.{digits}f}"
+    paper = "-" if row.paper is None else number(row.paper.mean, row.paper.std, digits)
+    ours = number(row.mean, row.std, digits)
+    place = (row.condition.benchmark, row.condition.method, row.setting)
+    return (*place, f"{row.metric}, {row.unit}", seeds, ours, paper, difference)
+
+
+def number(mean: float | None, std: float | None, digits: int) -> str:
+    """Return mean ± std as text."""
+    if mean is None:
+        return "-"
+    return f"{mean:.{digits}f}" if std is None else f"{mean:.{digits}f} ± {std:.{digits}f}"
+
+
+def comma_separated(rows: Sequence[Row]) -> str:
+    """Return the rows as CSV, numbers in full; a field is empty where there is no number."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for row in rows:
+        ours = (len(row.values), row.planned, row.mean, row.std)
+        paper = (None, None, None) if row.paper is None else (row.paper.mean, row.paper.std, row.paper.table)
+        place = (row.condition.benchmark, row.condition.method, row.setting, row.metric, row.unit)
+        writer.writerow(["" if value is None else value for value in (*place, *ours, *paper, row.difference)])
+    return text.getvalue()
+
+
+def draw(study: Study, rows: Sequence[Row], path: Path) -> None:
+    """Draw the first metric, ours and the paper's with error bars, one panel a benchmark, into a PNG file."""
+    from matplotlib.figure import Figure
+
+    shown = [row for row in rows if row.metric == study.drawn]
+    benchmarks = list(dict.fromkeys(row.condition.benchmark for row in shown))
+    panels = [[row for row in shown if row.condition.benchmark == benchmark] for benchmark in benchmarks]
+    height = 1.2 + 0.3 * max(len(panel) for panel in panels)
+    figure = Figure(figsize=(1.5 + 4.5 * len(panels), height), layout="constrained")
+    for axes, panel, benchmark in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, benchmarks):
+        for offset, label, colour in ((-0.12, "ours", "C0"), (0.12, "paper", "C1")):
+            points = [(i + offset, *_mean_std(row, label)) for i, row in enumerate(panel)]
+            points = [point for point in points if point[1] is not None]
+            if points:
+                places, means, stds = zip(*points)
+                axes.errorbar(means, places, xerr=stds, fmt="o", capsize=3, markersize=4, color=colour, label=label)
+                axes.legend(loc="best", fontsize=8)
+        axes.set_yticks(range(len(panel)), [_tick(row) for row in panel], fontsize=8)
+        axes.set_ylim(len(panel) - 0.5, -0.5)
+        axes.set_xlabel(f"{study.drawn.replace('_', ' ')}, {panel[0].unit}")
+        axes.set_title(benchmark, fontsize=9)
+        axes.grid(alpha=0.3)
+    figure.suptitle(study.title, fontsize=10)
+    partial = path.with_name(f".partial-{path.name}")
+    figure.savefig(partial, dpi=110, format="png")
+    partial.replace(path)
+
+
+def _mean_std(row: Row, whose: str) -> tuple[float | None, float]:
+    if whose == "ours":
+        return row.mean, row.std or 0.0
+    return (None, 0.0) if row.paper is None else (row.paper.mean, row.paper.std or 0.0)
+
+
+def _tick(row: Row) -> str:
+    name = f"{row.condition.method} {row.setting}".strip()
+    return f"{name} ({len(row.values)}/{row.planned})" if row.partial else name
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file under another name and rename it: a reader never sees half of it."""
+    partial = path.with_name(f".partial-{path.name}")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
