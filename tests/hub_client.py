@@ -52,7 +52,9 @@ class Client:
     def __call__(self, *flags: object, token: str | None = TOKEN) -> Ended:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        print(json.dumps({"flags": [str(flag) for flag in flags], "token": token}), file=self._process.stdin, flush=True)
+        print(
+            json.dumps({"flags": [str(flag) for flag in flags], "token": token}), file=self._process.stdin, flush=True
+        )
         return Ended(*json.loads(self._process.stdout.readline()))
 
     def close(self) -> None:

@@ -25,6 +25,7 @@ CALLS = {
     "preupload": r"POST /api/models/(?P<repo>[^/]+/[^/]+)/preupload/(?P<revision>.+)",
     "commit": r"POST /api/models/(?P<repo>[^/]+/[^/]+)/commit/(?P<revision>.+)",
     "branch": r"POST /api/models/(?P<repo>[^/]+/[^/]+)/branch/(?P<revision>.+)",
+    "commits": r"GET /api/models/(?P<repo>[^/]+/[^/]+)/commits/(?P<revision>.+)",
     "info": r"GET /api/models/(?P<repo>[^/]+/[^/]+)(/revision/(?P<revision>.+))?",
     "batch": r"POST /(?P<repo>[^/]+/[^/]+)\.git/info/lfs/objects/batch",
     "upload": r"PUT /lfs/(?P<oid>\w+)",
@@ -198,12 +199,16 @@ class _Handler(BaseHTTPRequestHandler):
         return self._say(200, {"url": f"{self.hub.endpoint}/{repo}"})
 
     def _branch(self, repo: str, revision: str) -> None:
-        self._body()
+        start = json.loads(self._body()).get("startingPoint", "main")
         found = self.hub.repositories[repo]
         if revision in found.branches:
             return self._say(409, {"error": "there already"})
-        found.branches[revision] = found.branches["main"]
+        found.branches[revision] = found.find(start) or ""
         return self._say(200, {})
+
+    def _commits(self, repo: str, revision: str) -> None:
+        entry = {"authors": [], "date": "2025-01-01T00:00:00.000Z", "title": "", "message": ""}
+        self._say(200, [{"id": oid, **entry} for oid in reversed(self.hub.repositories[repo].commits)])
 
     def _info(self, repo: str, revision: str | None = None) -> None:
         found = self.hub.repositories[repo]

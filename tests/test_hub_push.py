@@ -1,6 +1,5 @@
 """Pushes with the Hub's real client to a Hub on loopback: one commit, resumable, every failure one line."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -9,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file
 
 from tests.hub_client import Client, environment
 from tests.hub_runs import add_report, make_run
 from tests.hub_server import TOKEN, Hub
-from tests.training import TINY, Ended, command
-from timm_patchup.hub import load
+from tests.training import TINY, Ended, train_here
+from timm_patchup.hub import export, load
 
 REPO = "USER/NAME"
 FILES = {
@@ -60,6 +60,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(finished: Path, tmp_path: Path) -> Path:
     """A finished run that a test may change."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+@pytest.fixture(scope="module")
+def folder(finished: Path) -> Path:
+    """The same run, exported."""
+    return export(finished, finished.parent / "folder")
 
 
 def failed(ended: Ended, message: str, code: int = 1) -> None:
@@ -138,17 +144,17 @@ def test_calls_that_are_wrong(hub: Hub, client: Client, run: Path) -> None:
     ],
 )
 def test_after_any_failure_the_same_command_goes_on(
-    call: str, trouble: int | str, message: str, hub: Hub, client: Client, run: Path
+    call: str, trouble: int | str, message: str, hub: Hub, client: Client, folder: Path
 ) -> None:
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     hub.trouble[call] = trouble
-    failed(client(run, "--repo", REPO), message)
+    failed(client(folder, "--repo", REPO), message)
     if trouble != "lose" and REPO in hub.repositories:
         assert hub.files(REPO).keys() == {".gitattributes"}  # a reader sees all or nothing
     uploaded = set(hub.large)
     hub.trouble.clear()
     hub.calls.clear()
-    ended = client(run, "--repo", REPO)
+    ended = client(folder, "--repo", REPO)
     assert ended.code == 0, ended.err
     assert hub.files(REPO).keys() == FILES
     assert len(hub.repositories[REPO].commits) == 2
@@ -156,41 +162,45 @@ def test_after_any_failure_the_same_command_goes_on(
     assert before == {path: path.read_bytes() for path in before}
 
 
-def test_a_connection_that_drops_once_in_an_upload_is_mended(hub: Hub, client: Client, run: Path) -> None:
+def test_a_connection_that_drops_once_in_an_upload_is_mended(hub: Hub, client: Client, folder: Path) -> None:
     hub.trouble["upload"], hub.times["upload"] = "drop", 1
-    ended = client(run, "--repo", REPO)
+    ended = client(folder, "--repo", REPO)
     assert ended.code == 0, ended.err
     assert hub.calls["upload"] == 3
     assert hub.files(REPO).keys() == FILES
 
 
-def test_what_lies_there_is_not_overwritten_unless_asked(hub: Hub, client: Client, run: Path) -> None:
+def test_what_lies_there_is_not_overwritten_unless_asked(hub: Hub, client: Client, folder: Path) -> None:
+    hub.add(REPO)
     config = b'{"architecture": "resnet50", "num_classes": 3}'
     other = {"config.json": config, "model.safetensors": b"x", "report/old.csv": b"x", "notes.txt": b"mine"}
-    before = dict(hub.add(REPO, other).commits)
-    failed(client(run, "--repo", REPO), "USER/NAME holds another model (resnet50): choose another --repo")
-    failed(client(run, "--repo", REPO, "--private"), "there already and public")
+    hub.repositories[REPO].commit("main", {**hub.files(REPO), **other})
+    hub.repositories[REPO].branches["backup"] = hub.repositories[REPO].branches["main"]
+    before = dict(hub.repositories[REPO].commits)
+    failed(client(folder, "--repo", REPO), "USER/NAME holds another model (resnet50): choose another --repo")
+    failed(client(folder, "--repo", REPO, "--private"), "there already and public")
+    failed(client(folder, "--repo", REPO, "--revision", "main"), "USER/NAME holds another model (resnet50)")
+    failed(client(folder, "--repo", REPO, "--revision", "backup"), "USER/NAME holds another model (resnet50)")
     assert hub.repositories[REPO].commits == before
-    proposed = client(run, "--repo", REPO, "--create-pr")
+    proposed = client(folder, "--repo", REPO, "--create-pr")
     assert "/discussions/1" in proposed.out, proposed.err
     assert hub.files(REPO)["config.json"] == config
     hub.trouble["commit"] = "drop"
-    failed(client(run, "--repo", REPO, "--revision", "second"), "hung up")
+    failed(client(folder, "--repo", REPO, "--revision", "second"), "hung up")
     hub.trouble.clear()
-    branched = client(run, "--repo", REPO, "--revision", "second")
+    branched = client(folder, "--repo", REPO, "--revision", "second")
     assert branched.code == 0, branched.err
     assert b"test_resnet" in hub.files(REPO, "second")["config.json"]
+    assert hub.files(REPO, "second").keys() == FILES
     assert hub.files(REPO)["config.json"] == config
-    ended = client(run, "--repo", REPO, "--overwrite")
+    ended = client(folder, "--repo", REPO, "--overwrite")
     assert ended.code == 0, ended.err
     assert hub.files(REPO).keys() == FILES | {"notes.txt"}
     hub.add("USER/TEXT", {"thesis.tex": b"years of work"})
-    failed(client(run, "--repo", "USER/TEXT"), "USER/TEXT holds other files")
+    failed(client(folder, "--repo", "USER/TEXT"), "USER/TEXT holds other files")
 
 
-def test_timm_loads_from_the_hub_in_a_process_of_its_own(
-    hub: Hub, client: Client, run: Path, tmp_path: Path
-) -> None:
+def test_timm_loads_from_the_hub_in_a_process_of_its_own(hub: Hub, client: Client, run: Path, tmp_path: Path) -> None:
     ours = make_run(tmp_path / "ours")
     add_report(ours)
     assert client(run, "--repo", "USER/TIMMS").code == 0
@@ -201,6 +211,7 @@ def test_timm_loads_from_the_hub_in_a_process_of_its_own(
     code = f"""
 import sys, timm, torch
 from safetensors.torch import save_file
+before = set(sys.modules)
 images = torch.load("images.pt", weights_only=True)
 logits = {{"timms": timm.create_model("hf-hub:USER/TIMMS", pretrained=True).eval()(images)}}
 try:
@@ -211,9 +222,11 @@ else:
     raise AssertionError
 assert "timm_patchup" not in sys.modules
 import timm_patchup
+heavy = {{"accelerate", "datasets", "matplotlib", "timm_patchup.hub"}}
+assert not heavy & (set(sys.modules) - before), heavy & set(sys.modules)
 logits["ours"] = timm.create_model("hf-hub:USER/OURS", pretrained=True).eval()(images)
 import timm_patchup.hub
-logits["loaded"] = timm_patchup.hub.load("USER/OURS@{hub.repositories['USER/OURS'].branches['main']}")(images)
+logits["loaded"] = timm_patchup.hub.load("USER/OURS@{hub.repositories["USER/OURS"].branches["main"]}")(images)
 for name, said in {{"PICKLE": "never a pickle", "NONE": "no such model", "OURS@x": "no such revision"}}.items():
     try:
         timm_patchup.hub.load("USER/" + name)
@@ -238,23 +251,23 @@ save_file({{name: value.detach() for name, value in logits.items()}}, "logits.sa
     assert torch.equal(logits["loaded"], logits["ours"])
 
 
-def test_training_pushes_at_its_end(hub: Hub, tmp_path: Path) -> None:
-    flags = [*TINY, "--epochs", "1", "--output", tmp_path, "--experiment", "run", "--push-to-hub", REPO]
-
-    def train(*more: object) -> subprocess.CompletedProcess[str]:
-        own = {**environment(hub.endpoint, tmp_path / "cache"), "HF_TOKEN": TOKEN}
-        words = command(*flags, *more)
-        return subprocess.run(words, env=own, capture_output=True, text=True, timeout=120, cwd=tmp_path)
-
+def test_training_pushes_at_its_end(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    flags = [*TINY, "--epochs", "1", "--output", tmp_path, "--experiment", "run", "--push-to-hub"]
+    wrong = train_here(*flags, "NAME")
+    assert (wrong.code, wrong.err) == (2, "train.py: --push-to-hub is USER/NAME, got 'NAME'\n")
     hub.trouble["create"] = 403
-    done = train()
-    last = done.stderr.strip().splitlines()[-1]
-    assert done.returncode == 1
+    refused = train_here(*flags, REPO)
+    last = refused.err.strip().splitlines()[-1]
+    assert refused.code == 1
     assert last.startswith("train.py: the run is finished, but not on the Hub: no right to write to USER/NAME"), last
-    assert last.endswith(f"Later: python -m timm_patchup.hub {tmp_path}{os.sep}run --repo USER/NAME")
+    assert last.endswith(f"Later: python -m timm_patchup.hub {tmp_path / 'run'} --repo USER/NAME")
+    assert "test error" in refused.out
     assert (tmp_path / "run" / "results.json").is_file()
     hub.trouble.clear()
-    done = train("--resume")
-    assert done.returncode == 0, done.stderr
+    done = train_here(*flags, REPO, "--resume")
+    assert done.code == 0, done.err
     assert hub.files(REPO).keys() == FILES
     assert b"Ankle boot" in hub.files(REPO)["results.json"]

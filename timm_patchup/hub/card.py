@@ -139,9 +139,8 @@ def _usage(facts: Facts) -> str:
     need = (
         "Nothing but timm is needed: the network is one of its own."
         if facts.package is None
-        else f"`import {facts.package}` comes first (`pip install {facts.package.replace('_', '-')}`): it registers the "
-        f"network with timm. "
-        f"Without it timm says `Unknown model ({facts.config['architecture']})`."
+        else f"`import {facts.package}` comes first (`pip install {facts.package.replace('_', '-')}`): it registers "
+        f"the network with timm. Without it timm says `Unknown model ({facts.config['architecture']})`."
     )
     return "## Use\n\n" + need + "\n\n```python\n" + "\n".join(lines) + "\n```"
 
@@ -150,7 +149,9 @@ def _scores(facts: Facts) -> str:
     test, recipe = facts.results["test"], facts.recipe
     part = " a part of" if recipe.limit is not None else ""
     rows = ["| test error, % | top-1, % | top-5, % | NLL | images |", "| --- | --- | --- | --- | --- |"]
-    rows.append(f"| {test['error']:.2f} | {test['top1']:.2f} | {test['top5']:.2f} | {test['loss']:.4f} | {test['count']} |")
+    rows.append(
+        f"| {test['error']:.2f} | {test['top1']:.2f} | {test['top5']:.2f} | {test['loss']:.4f} | {test['count']} |"
+    )
     text = f"## Results\n\nOn{part} the split `{recipe.val_split}`, tested once.\n\n" + "\n".join(rows)
     text += "\n\n![curves](curves.png)"
     pictures = [f"![{name}]({name})" for name in facts.report if name.endswith((".png", ".svg"))]

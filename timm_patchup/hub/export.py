@@ -113,7 +113,7 @@ def _write(folder: Path, run: RunFolder, model: nn.Module, private: Private, lic
     _write_text(folder / "recipe.yaml", head + private.clean(recipe.to_yaml()))
     for name in ("summary.csv", "results.json"):
         _write_text(folder / name, private.clean((run.path / name).read_text(encoding="utf-8")))
-    _draw(folder, recipe, results)
+    _draw(folder, f"{config['architecture']}, {recipe.mix}", results)
     facts = Facts(
         recipe=recipe,
         results=results,
@@ -122,13 +122,13 @@ def _write(folder: Path, run: RunFolder, model: nn.Module, private: Private, lic
         report=_copy_report(run.path / REPORT, folder / REPORT, private),
         base_model=_base_model(base),
     )
-    _write_text(folder / "README.md", make_card(facts))
+    _write_text(folder / "README.md", private.clean(make_card(facts)))
 
 
 def _package(model: nn.Module) -> str | None:
     """Return the package to import before timm knows the network, None for timm's own."""
-    architecture: str = model.pretrained_cfg["architecture"]  # type: ignore[index, assignment]
-    package = model_entrypoint(architecture).__module__.partition(".")[0]
+    cfg: Any = model.pretrained_cfg
+    package = model_entrypoint(cfg["architecture"]).__module__.partition(".")[0]
     return None if package == "timm" else package
 
 
@@ -146,7 +146,8 @@ def _write_config(
     package: str | None,
 ) -> dict[str, Any]:
     """Write config.json as timm does, with a section of ours, and return it."""
-    model.pretrained_cfg["license"] = licensed  # type: ignore[operator, index]
+    cfg: Any = model.pretrained_cfg
+    cfg["license"] = licensed
     arguments = network_arguments(recipe) | ({"in_chans": recipe.input_size[0]} if recipe.input_size[0] != 3 else {})
     section = {
         "method": recipe.mix,
@@ -160,20 +161,20 @@ def _write_config(
     extra: dict[str, Any] = {"patchup": section}
     if names:
         extra["label_names"] = list(names)
-    path = folder / "config.json"
+    path: Any = folder / "config.json"  # timm calls it a str and opens it as a Path
     save_config_for_hf(model, path, model_config=extra, model_args=arguments)
     _write_text(path, private.clean(path.read_text(encoding="utf-8")) + "\n")
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _draw(folder: Path, recipe: Recipe, results: dict[str, Any]) -> None:
+def _draw(folder: Path, title: str, results: dict[str, Any]) -> None:
     with (folder / "summary.csv").open(encoding="utf-8", newline="") as file:
         rows = [{name: float(row[name]) if row[name] else None for name in COLUMNS} for row in csv.DictReader(file)]
     held_out = results["chosen_on"] == "validation"
     draw_curves(
         rows,
         folder / "curves.png",
-        title=f"{recipe.model.split(':')[0]}, {recipe.mix}",
+        title=title,
         best_epoch=results["best_epoch"] if held_out else None,
         val_name="validation" if held_out else "test",
     )

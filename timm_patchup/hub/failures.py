@@ -26,7 +26,7 @@ def explain(error: BaseException, repo: str, *, doing: Literal["push", "load"]) 
     status = next((e.response.status_code for e in chain if isinstance(e, errors.HfHubHTTPError)), None)
     text = Private().clean(" ".join(str(e) for e in chain)).replace("\n", " ")
     if doing == "load" and isinstance(error, (errors.GatedRepoError, errors.RepositoryNotFoundError)):
-        return HubError(f"{repo}: no such model on the Hub, or no right to see it: check the name, or hf auth login")
+        return HubError(f"{repo}: no such folder and no such model on the Hub, or no right to see it: hf auth login")
     if doing == "load" and isinstance(error, errors.RevisionNotFoundError):
         return HubError(f"{repo}: no such revision on the Hub")
     missing = isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError)
@@ -52,7 +52,7 @@ def _of_status(status: int, text: str, repo: str) -> str:
         return _no_room(repo)
     if status == 401:
         return "the Hub does not accept the token: make one at https://huggingface.co/settings/tokens, `hf auth login`"
-    if status == 403:
+    if status in (403, 404):  # what one may not see is not found
         way = "take a token with the right to write, another --repo, or propose it with --create-pr"
         return f"no right to write to {repo}: {way}"
     if status in (409, 412):

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import timm
 from safetensors import SafetensorError
@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from .. import models  # noqa: F401, registers the nets that a configuration may name
+from ..data.source import HUB_PREFIX
 from ..recipe import Recipe, RecipeError
 from ..training.run_folder import RunFolder
 
@@ -93,8 +94,8 @@ def load_run(folder: Path) -> nn.Module:
         where=str(folder),
     )
     fill(model, read_weights(folder / WEIGHTS), where=str(folder))
-    cfg: dict[str, Any] = model.pretrained_cfg  # type: ignore[assignment]
-    model.pretrained_cfg = describe_images(cfg, recipe)  # type: ignore[assignment]
+    cfg: Any = model.pretrained_cfg
+    model.pretrained_cfg = cast(Any, describe_images(cfg, recipe))
     return model
 
 
@@ -127,9 +128,13 @@ def describe_images(cfg: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
 
 
 def dataset_name(recipe: Recipe) -> str:
-    """Return a short name of the data: ``cifar10`` for ``hfds/uoft-cs/cifar10``."""
-    name = re.split(r"[/\\]", recipe.dataset.rstrip("/\\"))[-1]
-    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") or "data"
+    """Return a short name of the data: ``cifar10`` for ``hfds/uoft-cs/cifar10``; of a local path it tells nothing."""
+    name = recipe.dataset
+    if name.startswith(HUB_PREFIX):
+        name = name.rsplit("/", 1)[-1]
+    elif re.search(r"[/\\]", name):
+        name = "local_data"
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 
 def build(architecture: str, arguments: Mapping[str, Any], *, where: str) -> nn.Module:
@@ -188,7 +193,8 @@ def _load_export(folder: Path, where: str) -> nn.Module:
     fill(model, read_weights(folder / WEIGHTS), where=where)
     described = {name: stored[name] for name in _DESCRIPTION if name in stored}
     described |= {name: config[name] for name in ("label_names", "label_descriptions") if name in config}
-    model.pretrained_cfg = {**model.pretrained_cfg, **described}  # type: ignore[dict-item, assignment]
+    cfg: Any = model.pretrained_cfg
+    model.pretrained_cfg = cast(Any, {**cfg, **described})
     return model.eval()
 
 

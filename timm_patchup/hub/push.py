@@ -5,7 +5,7 @@ for, so nobody else's work is lost in between; large files go up before it and a
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,22 +130,23 @@ def _find(api: "HfApi", repo: str, *, private: bool, revision: str | None, creat
     if private and not main.private:
         way = "make it private in its settings, choose another --repo, or leave out --private"
         raise HubError(f"{repo} is there already and public: {way}")
-    if revision is None:
+    if revision in (None, "main"):
         return _target(main)
     try:
-        return _target(api.model_info(repo, revision=revision, files_metadata=True), main.sha)
+        return _target(api.model_info(repo, revision=revision, files_metadata=True))
     except RevisionNotFoundError:
         if create_pr:
             raise HubError(f"{repo} has no branch {revision} to propose anything to: leave out --revision") from None
-        api.create_branch(repo, branch=revision, exist_ok=True)
-        return _target(api.model_info(repo, revision=revision, files_metadata=True), main.sha)
+        # From the first commit, which is the Hub's own: a push that breaks off leaves a branch that is still empty.
+        first = api.list_repo_commits(repo)[-1].commit_id
+        api.create_branch(repo, branch=revision, revision=first)
+        return replace(_target(api.model_info(repo, revision=revision, files_metadata=True)), fresh=True)
 
 
-def _target(info: Any, main: str | None = None) -> Target:
+def _target(info: Any) -> Target:
     siblings = info.siblings or []
     digests = {file.rfilename: file.lfs.sha256 if file.lfs else file.blob_id for file in siblings}
-    # A branch that is where main is was made for this push, now or before the network broke.
-    return Target(info.sha, digests, fresh=info.sha == main or not digests.keys() - _NOBODYS)
+    return Target(info.sha, digests, fresh=not digests.keys() - _NOBODYS)
 
 
 def _digests(content: bytes | Path) -> tuple[str, str]:
@@ -161,9 +162,7 @@ def _digests(content: bytes | Path) -> tuple[str, str]:
     return large.hexdigest(), small.hexdigest()
 
 
-def _refuse_other(
-    api: "HfApi", repo: str, files: dict[str, bytes | Path], target: Target, changed: list[str]
-) -> None:
+def _refuse_other(api: "HfApi", repo: str, files: dict[str, bytes | Path], target: Target, changed: list[str]) -> None:
     """Raise HubError where a push would replace anything; files that are added to the same model are welcome."""
     ways = "choose another --repo, a new branch with --revision, a proposal with --create-pr, or --overwrite"
     if target.digests.get(WEIGHTS) not in _digests(files[WEIGHTS]):
