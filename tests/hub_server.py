@@ -1,8 +1,8 @@
 """A small Hub on loopback, in memory: enough of its calls for the real client to create, upload, commit and load.
 
 ``Hub`` keeps repositories as branches of commits. ``trouble`` makes it fail: a key is the kind of call ("whoami",
-"create", "upload", "commit", ...), a value is a status to answer with, "drop" to hang up half-way, or "lose" to do what
-is asked and hang up then.
+"create", "upload", "commit", ...), a value is a status to answer with, "drop" to hang up half-way, "lose" to do what
+is asked and hang up then, or "race" to let someone else commit first.
 """
 
 import base64
@@ -60,6 +60,7 @@ class Hub:
     def __init__(self) -> None:
         self.repositories: dict[str, Repository] = {}
         self.large: Files = {}
+        self.committed: list[str] = []  # the files of the last commit
         self.calls: Counter[str] = Counter()
         self.trouble: dict[str, int | str] = {}
         self.times: dict[str, int] = {}  # how often a trouble happens; always, if it is not here
@@ -137,7 +138,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self.rfile.read(min(1000, self._length()))
                 return self._hang_up()
             self.losing = trouble == "lose"
-            if not self.losing:
+            if trouble == "race":
+                repository = hub.repositories[parts["repo"]]
+                repository.commit("main", {**hub.files(parts["repo"]), "theirs.txt": b"theirs"})
+            elif not self.losing:
                 self._body()
                 return self._say(int(trouble), {"error": "as the test wants it"})
         if name not in ("upload", "resolve") and self.headers.get("authorization") != f"Bearer {TOKEN}":
@@ -258,6 +262,7 @@ class _Handler(BaseHTTPRequestHandler):
         if lines[0]["value"].get("parentCommit", head) != head:
             return self._say(412, {"error": "A commit has happened since"})
         files = dict(found.commits[head])
+        self.hub.committed[:] = [line["value"]["path"] for line in lines[1:]]
         for line in lines[1:]:
             value = line["value"]
             if line["key"] == "file":

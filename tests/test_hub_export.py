@@ -235,6 +235,18 @@ def test_cleaning_leaves_what_is_not_private(monkeypatch: pytest.MonkeyPatch) ->
     assert Private().clean("in '/data/me/x.png', C:\\Users\\me\\x ~/me/x") == "in 'LOCAL_PATH', LOCAL_PATH LOCAL_PATH"
 
 
+def test_a_user_may_have_the_name_of_an_optimiser_or_of_a_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["adamw", *"abcdefgh", "rose"]
+    run = make_run(tmp_path / "run", opt="adamw", results={"class_names": names})
+    for user in ("adamw", "rose"):
+        monkeypatch.setenv("LOGNAME", user)
+        out = export(run.path, tmp_path / "out")
+        assert load_recipe(out / "recipe.yaml") == run.recipe()
+        assert json.loads((out / "config.json").read_text())["label_names"] == names
+
+
 def test_a_picture_that_is_cut_off_is_refused() -> None:
     with pytest.raises(ValueError, match="cut off"):
         without_comments(b"\x89PNG\r\n\x1a\n\0\0\0")

@@ -100,6 +100,7 @@ def test_a_push_is_one_commit_and_a_second_one_does_nothing(hub: Hub, client: Cl
     added = client(run, "--repo", REPO, "--overwrite")
     assert added.code == 0, added.err
     assert hub.files(REPO).keys() == FILES | {"report/table.csv"}
+    assert sorted(hub.committed) == ["README.md", "report/table.csv"]
     assert hub.calls["upload"] == 0
 
 
@@ -168,6 +169,12 @@ def test_a_connection_that_drops_once_in_an_upload_is_mended(hub: Hub, client: C
     assert ended.code == 0, ended.err
     assert hub.calls["upload"] == 3
     assert hub.files(REPO).keys() == FILES
+
+
+def test_what_someone_else_commits_meanwhile_is_seen(hub: Hub, client: Client, folder: Path) -> None:
+    hub.trouble["preupload"] = "race"
+    failed(client(folder, "--repo", REPO), "changed by someone else meanwhile")
+    assert hub.files(REPO).keys() == {".gitattributes", "theirs.txt"}
 
 
 def test_what_lies_there_is_not_overwritten_unless_asked(hub: Hub, client: Client, folder: Path) -> None:

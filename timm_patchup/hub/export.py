@@ -6,6 +6,7 @@ without the name of the run, and the finished folder is loaded with timm before 
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -96,10 +97,13 @@ def _refuse_foreign(out: Path) -> None:
 
 
 def _known_words(recipe: Recipe, results: dict[str, Any]) -> frozenset[str]:
-    """Return the words that the files of any run are made of."""
+    """Return the words that the run's files are made of: an optimiser or a class may have the name of the user."""
+    keys = recipe.to_dict()
     dataset = recipe.dataset.removeprefix(HUB_PREFIX) if recipe.dataset.startswith(HUB_PREFIX) else ""
-    names = [*recipe.to_dict(), *COLUMNS, *results, *results["test"], recipe.model, recipe.mix, *dataset.split("/")]
-    return frozenset(names) | frozenset(word for name in names for word in name.replace("-", "_").split("_"))
+    chosen = [value for key, value in keys.items() if isinstance(value, str) and key != "dataset"]
+    names = [*keys, *COLUMNS, *results, *results["test"], *chosen, *(results.get("class_names") or ())]
+    plain = [*dataset.split("/"), *(name for name in names if "/" not in name and "\\" not in name)]
+    return frozenset(plain) | frozenset(word for name in plain for word in re.split(r"[^A-Za-z0-9]+", name))
 
 
 def _write(folder: Path, run: RunFolder, model: nn.Module, private: Private, license: str | None) -> None:

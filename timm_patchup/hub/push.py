@@ -130,7 +130,7 @@ def _find(api: "HfApi", repo: str, *, private: bool, revision: str | None, creat
     if private and not main.private:
         way = "make it private in its settings, choose another --repo, or leave out --private"
         raise HubError(f"{repo} is there already and public: {way}")
-    if revision in (None, "main"):
+    if revision is None:
         return _target(main)
     try:
         return _target(api.model_info(repo, revision=revision, files_metadata=True))
