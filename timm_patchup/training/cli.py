@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 the run failed, 2 the call was wrong and nothing was writt
 import argparse
 import errno
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -38,6 +39,7 @@ class Call:
     track: tuple[str, ...]
     threads: int | None
     debug: bool
+    push_to_hub: str | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -113,6 +115,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--overwrite", action="store_true", help="start anew where a run lies already")
     run.add_argument("--track", nargs="+", default=[], metavar="NAME", help=f"log to {', '.join(TRACKERS)}")
+    run.add_argument("--push-to-hub", metavar="USER/NAME", help="share the finished run on the Hub")
     run.add_argument("--threads", type=int, metavar="N", help="threads of each process on the CPU; default its cores")
     run.add_argument("--debug", action="store_true", help="show where an error came from")
     add_recipe_flags(parser)
@@ -138,6 +141,8 @@ def _read_call(namespace: argparse.Namespace) -> tuple[Call, list[str]]:
             problems.append(f"--track {name} needs its package: pip install 'timm-patchup[tracking]'")
     if namespace.resume and namespace.overwrite:
         problems.append("--resume and --overwrite contradict each other")
+    if namespace.push_to_hub is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", namespace.push_to_hub):
+        problems.append(f"--push-to-hub is USER/NAME, got {namespace.push_to_hub!r}")
     if namespace.threads is not None and namespace.threads < 1:
         problems.append(f"--threads must be at least 1, got {namespace.threads}")
     if namespace.experiment is not None and Path(namespace.experiment).name != namespace.experiment:
@@ -153,6 +158,7 @@ def _read_call(namespace: argparse.Namespace) -> tuple[Call, list[str]]:
         track=tuple(namespace.track),
         threads=namespace.threads,
         debug=namespace.debug,
+        push_to_hub=namespace.push_to_hub,
     )
     return call, problems
 

@@ -287,6 +287,7 @@ class Trainer:
             "weights": "model" if self.ema is None else "average (EMA)",
             "data": self.data.fingerprint,
             "parameters": sum(p.numel() for p in self.plain.parameters()),
+            "class_names": None if self.data.class_names is None else list(self.data.class_names),
         }
         if self.accelerator.is_main_process:
             self.folder.copy_in(self.checkpoints.folder / best_file, "model.safetensors")

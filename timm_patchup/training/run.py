@@ -14,7 +14,7 @@ from .build import describe_batch, make_accelerator, model_problems
 from .checkpoint import Checkpoint, CheckpointError, load_checkpoint
 from .loop import Trainer
 from .run_folder import RunFolder
-from .stopping import StopSignal
+from .stopping import RunError, StopSignal
 
 if TYPE_CHECKING:
     from .cli import Call
@@ -44,6 +44,7 @@ def run(recipe: Recipe, call: "Call") -> dict[str, Any]:
         say(f"{folder.path} is finished already")
         results = folder.results()
         _report(folder, recipe, results, say)
+        _share(folder, call, accelerator)
         return results
     with accelerator.main_process_first():  # one download, one cache
         data = load_data(recipe, call.data_dir)
@@ -66,7 +67,8 @@ def run(recipe: Recipe, call: "Call") -> dict[str, Any]:
             results = trainer.fit()
         accelerator.end_training()
         _report(folder, recipe, results, say)
-        return results
+    _share(folder, call, accelerator)
+    return results
 
 
 def _find_folder(call: "Call") -> tuple[RunFolder, Path | None]:
@@ -170,3 +172,17 @@ def _report(folder: RunFolder, recipe: Recipe, results: dict[str, Any], say: Any
     )
     say(f"epoch {results['best_epoch']} of {results['epochs']} ({chosen}), {results['weights']} weights")
     say(f"{folder.path}/: model.safetensors, recipe.yaml, summary.csv, curves.png, results.json")
+
+
+def _share(folder: RunFolder, call: "Call", accelerator: Accelerator) -> None:
+    """Push a finished run to the Hub where that was asked for; a failure leaves the run as it is."""
+    if call.push_to_hub is None or not accelerator.is_main_process:
+        return
+    from ..hub import HubError, export, push
+    from ..hub.cli import EXPORT
+
+    try:
+        accelerator.print(push(export(folder.path, folder.path / EXPORT), call.push_to_hub))
+    except (HubError, OSError) as error:
+        later = f"python -m timm_patchup.hub {folder.path} --repo {call.push_to_hub}"
+        raise RunError(f"the run is finished, but not on the Hub: {error}. Later: {later}") from error

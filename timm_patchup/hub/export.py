@@ -1,0 +1,237 @@
+"""From the folder of a run to a folder that any timm user loads.
+
+The weights go out as safetensors and in no other form. Text is cleaned of what is private, the curves are drawn again
+without the name of the run, and the finished folder is loaded with timm before it is given its name.
+"""
+
+import csv
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from safetensors.torch import save_file
+from timm.models import model_entrypoint
+from timm.models._hub import save_config_for_hf
+from torch import Tensor, nn
+
+from .. import __version__
+from ..data.embedded import CLASSES
+from ..data.source import HUB_PREFIX
+from ..recipe import Recipe
+from ..training.curves import draw_curves
+from ..training.run_folder import COLUMNS, RunFolder
+from .card import Facts, make_card
+from .load import WEIGHTS, HubError, load_run, network_arguments
+from .privacy import Private, without_comments
+
+REPORT = "report"
+DEFAULT_LICENSE = "apache-2.0"
+_REPORT_TEXT = (".md", ".csv", ".json", ".txt", ".svg")
+
+
+def export(run_dir: str | Path, out_dir: str | Path, *, license: str | None = None) -> Path:
+    """Write a finished run as a folder for the Hub.
+
+    Args:
+        run_dir: the folder of a finished run.
+        out_dir: the folder to write; an earlier export there is replaced, anything else is left alone.
+        license: licence of the weights; default that of the weights training started from, else Apache-2.0.
+
+    Returns:
+        The folder, which ``timm.create_model("local-dir:...", pretrained=True)`` loads.
+
+    Raises:
+        HubError: the run is not finished, or the folder holds something else. Nothing was changed then.
+
+    Example:
+        >>> export("output/fashion_mini_hard_patchup", "output/for_the_hub")
+    """
+    run, out = RunFolder(Path(run_dir)), Path(out_dir)
+    _refuse_unfinished(run)
+    _refuse_foreign(out)
+    model = load_run(run.path)
+    recipe, results = run.recipe(), run.results()
+    private = Private(folders=(run.path, out, Path.cwd()), known=_known_words(recipe, results))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.parent / f".partial-{out.name}"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        _write(partial, run, model, private, license)
+        _search(partial, private)
+        _try_with_timm(partial, model)
+        if out.exists():
+            shutil.rmtree(out)
+        partial.replace(out)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return out
+
+
+def is_export(folder: Path) -> bool:
+    """Whether a folder is one that ``export`` has written."""
+    try:
+        return "patchup" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def _refuse_unfinished(run: RunFolder) -> None:
+    state = run.state()
+    if state == "unfinished":
+        way = f"go on with --resume {run.path}, then export it"
+        raise HubError(f"{run.path} holds a run that is not finished: {way}", code=2)
+    if state != "finished":
+        raise HubError(f"{run.path} holds no run: give the folder with recipe.yaml and results.json", code=2)
+
+
+def _refuse_foreign(out: Path) -> None:
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise HubError(f"{out} is not a folder: choose another", code=2)
+    if out.exists() and any(out.iterdir()) and not is_export(out):
+        raise HubError(f"{out} holds something else, which is left as it is: choose another folder", code=2)
+
+
+def _known_words(recipe: Recipe, results: dict[str, Any]) -> frozenset[str]:
+    """Return the words that the run's files are made of: an optimiser or a class may have the name of the user."""
+    keys = recipe.to_dict()
+    dataset = recipe.dataset.removeprefix(HUB_PREFIX) if recipe.dataset.startswith(HUB_PREFIX) else ""
+    chosen = [value for key, value in keys.items() if isinstance(value, str) and key != "dataset"]
+    names = [*keys, *COLUMNS, *results, *results["test"], *chosen, *(results.get("class_names") or ())]
+    plain = [*dataset.split("/"), *(name for name in names if "/" not in name and "\\" not in name)]
+    return frozenset(plain) | frozenset(word for name in plain for word in re.split(r"[^A-Za-z0-9]+", name))
+
+
+def _write(folder: Path, run: RunFolder, model: nn.Module, private: Private, license: str | None) -> None:
+    recipe, results = run.recipe(), run.results()
+    save_file(_plain(model.state_dict()), folder / WEIGHTS, metadata={"format": "pt"})
+    base: Any = timm.get_pretrained_cfg(recipe.model) if recipe.pretrained and ":" not in recipe.model else None
+    licensed = license or (base.license if base is not None else None) or DEFAULT_LICENSE
+    package = _package(model)
+    config = _write_config(folder, model, recipe, results, private, licensed, package)
+    head = "# Every setting of the training: accelerate launch -m timm_patchup.training --recipe recipe.yaml\n"
+    _write_text(folder / "recipe.yaml", head + private.clean(recipe.to_yaml()))
+    for name in ("summary.csv", "results.json"):
+        _write_text(folder / name, private.clean((run.path / name).read_text(encoding="utf-8")))
+    _draw(folder, f"{config['architecture']}, {recipe.mix}", results)
+    facts = Facts(
+        recipe=recipe,
+        results=results,
+        config=config,
+        package=package,
+        report=_copy_report(run.path / REPORT, folder / REPORT, private),
+        base_model=_base_model(base),
+    )
+    _write_text(folder / "README.md", private.clean(make_card(facts)))
+
+
+def _package(model: nn.Module) -> str | None:
+    """Return the package to import before timm knows the network, None for timm's own."""
+    cfg: Any = model.pretrained_cfg
+    package = model_entrypoint(cfg["architecture"]).__module__.partition(".")[0]
+    return None if package == "timm" else package
+
+
+def _plain(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+
+
+def _write_config(
+    folder: Path,
+    model: nn.Module,
+    recipe: Recipe,
+    results: dict[str, Any],
+    private: Private,
+    licensed: str,
+    package: str | None,
+) -> dict[str, Any]:
+    """Write config.json as timm does, with a section of ours, and return it."""
+    cfg: Any = model.pretrained_cfg
+    cfg["license"] = licensed
+    arguments = network_arguments(recipe) | ({"in_chans": recipe.input_size[0]} if recipe.input_size[0] != 3 else {})
+    section = {
+        "method": recipe.mix,
+        "settings": recipe.mix_settings,
+        "weights": results["weights"],
+        "version": __version__,
+    }
+    if package:
+        section["needs"] = f"import {package}"
+    names = results.get("class_names") or (CLASSES if recipe.dataset == "fashion_mini" else None)
+    extra: dict[str, Any] = {"patchup": section}
+    if names:
+        extra["label_names"] = list(names)
+    path: Any = folder / "config.json"  # timm calls it a str and opens it as a Path
+    save_config_for_hf(model, path, model_config=extra, model_args=arguments)
+    _write_text(path, private.clean(path.read_text(encoding="utf-8")) + "\n")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _draw(folder: Path, title: str, results: dict[str, Any]) -> None:
+    with (folder / "summary.csv").open(encoding="utf-8", newline="") as file:
+        rows = [{name: float(row[name]) if row[name] else None for name in COLUMNS} for row in csv.DictReader(file)]
+    held_out = results["chosen_on"] == "validation"
+    draw_curves(
+        rows,
+        folder / "curves.png",
+        title=title,
+        best_epoch=results["best_epoch"] if held_out else None,
+        val_name="validation" if held_out else "test",
+    )
+
+
+def _copy_report(source: Path, target: Path, private: Private) -> list[str]:
+    """Copy tables and pictures, and nothing that a link points to; return their names."""
+    names = []
+    for path in sorted(source.rglob("*")) if source.is_dir() and not source.is_symlink() else ():
+        relative = path.relative_to(source)
+        hidden = any(part.startswith(".") for part in relative.parts)
+        linked = any((source / parent).is_symlink() for parent in (relative, *relative.parents))
+        if hidden or linked or not path.is_file() or path.suffix not in (*_REPORT_TEXT, ".png"):
+            continue
+        copy = target / relative
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            if path.suffix == ".png":
+                copy.write_bytes(without_comments(path.read_bytes()))
+            else:
+                _write_text(copy, private.clean(path.read_text(encoding="utf-8")))
+        except ValueError as error:  # of UnicodeDecodeError, too
+            raise HubError(f"{path} cannot be read: {error}; repair or remove it, then export again") from error
+        names.append(f"{REPORT}/{relative.as_posix()}")
+    return names
+
+
+def _base_model(cfg: Any) -> str | None:
+    """Return the Hub's name of the weights that training started from."""
+    if cfg is None or not cfg.hf_hub_id:
+        return None
+    return f"{cfg.hf_hub_id}{cfg.architecture}.{cfg.tag}" if cfg.hf_hub_id.endswith("/") else cfg.hf_hub_id
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _search(folder: Path, private: Private) -> None:
+    """Raise HubError where something private is left."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and private.found_in(path.read_bytes()):
+            name = path.relative_to(folder)
+            raise HubError(f"{name} holds a token, a path or a name of this machine: remove it, then export again")
+
+
+def _try_with_timm(folder: Path, model: nn.Module) -> None:
+    """Load the folder as any user of timm does, and compare every weight."""
+    try:
+        loaded = timm.create_model(f"local-dir:{folder}", pretrained=True).state_dict()
+    except Exception as error:
+        text = " ".join(str(error).split())[:200]
+        raise HubError(f"timm cannot load what would be exported, so it is not: {text}") from error
+    own = model.state_dict()
+    if own.keys() != loaded.keys() or not all(torch.equal(own[name].cpu(), loaded[name]) for name in own):
+        raise HubError("timm loads other weights than those of the run: its model_kwargs do not say all of the network")

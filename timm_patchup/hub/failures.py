@@ -1,0 +1,84 @@
+"""What the Hub's client raises, told in one line with the next step."""
+
+from typing import Literal
+
+from .load import HubError
+from .privacy import Private
+
+# Whatever the Hub's client uses for its requests: it has changed more than once.
+_TRANSPORTS = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
+_QUOTA_STATUS = (402, 413, 507)
+_QUOTA_WORDS = ("quota", "storage limit", "storage space", "payment required")
+_AGAIN = "nothing is lost and what is up already is not sent twice: push again"
+
+
+def explain(error: BaseException, repo: str, *, doing: Literal["push", "load"]) -> HubError:
+    """Return the error to show for whatever happened while talking to the Hub."""
+    from huggingface_hub import errors
+
+    if isinstance(error, HubError):
+        return error
+    chain = _chain(error)
+    if any(isinstance(e, errors.LocalTokenNotFoundError) for e in chain):
+        return no_token()
+    if isinstance(error, errors.HFValidationError):
+        return HubError(f"--repo is USER/NAME as the Hub allows it, got {repo!r}", code=2)
+    status = next((e.response.status_code for e in chain if isinstance(e, errors.HfHubHTTPError)), None)
+    text = Private().clean(" ".join(str(e) for e in chain)).replace("\n", " ")
+    if doing == "load" and isinstance(error, (errors.GatedRepoError, errors.RepositoryNotFoundError)):
+        return HubError(f"{repo}: no such folder and no such model on the Hub, or no right to see it: hf auth login")
+    if doing == "load" and isinstance(error, errors.RevisionNotFoundError):
+        return HubError(f"{repo}: no such revision on the Hub")
+    missing = isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError)
+    if doing == "load" and missing:
+        return HubError(f"{repo} lacks config.json or model.safetensors: only safetensors are loaded, never a pickle")
+    if status is not None:
+        return HubError(_of_status(status, text, repo))
+    if _is_unreachable(chain):
+        if doing == "load":
+            return HubError(f"{repo} is not in the cache and the Hub cannot be reached: check the network, HF_ENDPOINT")
+        return HubError(f"the Hub cannot be reached or hung up (check the network, HF_HUB_OFFLINE); {_AGAIN}")
+    if any(word in text.lower() for word in _QUOTA_WORDS):
+        return HubError(_no_room(repo))
+    return HubError(f"{doing} of {repo} failed: {type(error).__name__}: {text[:300]}")
+
+
+def no_token() -> HubError:
+    return HubError("no token of the Hub: log in with `hf auth login` or set HF_TOKEN, with the right to write")
+
+
+def _of_status(status: int, text: str, repo: str) -> str:
+    if status in _QUOTA_STATUS or any(word in text.lower() for word in _QUOTA_WORDS):
+        return _no_room(repo)
+    if status == 401:
+        return "the Hub does not accept the token: make one at https://huggingface.co/settings/tokens, `hf auth login`"
+    if status in (403, 404):  # what one may not see is not found
+        way = "take a token with the right to write, another --repo, or propose it with --create-pr"
+        return f"no right to write to {repo}: {way}"
+    if status in (409, 412):
+        return f"{repo} was changed by someone else meanwhile; nothing of it was overwritten: look, then push again"
+    if status == 429:
+        return f"the Hub asks to wait (too many requests); {_AGAIN} in some minutes"
+    if status >= 500:
+        return f"the Hub has trouble (status {status}); {_AGAIN} later"
+    return f"the Hub refuses (status {status}): {text[:300]}"
+
+
+def _no_room(repo: str) -> str:
+    way = "free some or get more at https://huggingface.co/settings/billing, or choose another --repo, then push again"
+    return f"the account of {repo} has no room left: {way}"
+
+
+def _is_unreachable(chain: list[BaseException]) -> bool:
+    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    plain = (ConnectionError, TimeoutError, LocalEntryNotFoundError, OfflineModeIsEnabled)
+    return any(isinstance(e, plain) or type(e).__module__.split(".")[0] in _TRANSPORTS for e in chain)
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
+        error = error.__cause__ or error.__context__
+    return chain
