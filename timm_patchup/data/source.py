@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..recipe import Recipe
 
 HUB_PREFIX = "hfds/"
+# Whatever the Hub's client uses for its requests: it has changed more than once.
+_TRANSPORTS = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
 # Names that image folders have for the same split.
 _SPLIT_FOLDERS = (("train", "training"), ("val", "valid", "validation", "test"))
 
@@ -187,5 +189,5 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 
 
 def _is_http_trouble(chain: Sequence[BaseException]) -> bool:
-    """Whether a transport (httpx or requests, whichever the Hub's client has) failed before any answer came."""
-    return any(type(e).__module__.split(".")[0] in ("httpx", "httpcore", "requests", "urllib3") for e in chain)
+    """Whether a transport failed before any answer came."""
+    return any(type(e).__module__.split(".")[0] in _TRANSPORTS for e in chain)
