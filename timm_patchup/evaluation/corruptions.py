@@ -4,10 +4,12 @@ They are made on the fly from the test images with imagecorruptions, from seed a
 sees the same ones; or read from files that are ready (``corrupted_files.py``).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -85,18 +87,27 @@ def corrupt(images: Tensor, rows: Sequence[int], *, name: str, severity: int, se
 
     pixels = (images * 255.0).round().byte().permute(0, 2, 3, 1).cpu().numpy()
     corrupted = np.empty_like(pixels)
-    state = np.random.get_state()
+    for position, row in enumerate(rows):
+        with numpy_seeded(derive_seed(seed, CORRUPTIONS.index(name), severity, row)):
+            image = corrupt_one(np.ascontiguousarray(pixels[position]), severity, name)
+        corrupted[position] = image[..., : pixels.shape[-1]]  # of a grey image it makes three channels
+    return torch.from_numpy(corrupted).permute(0, 3, 1, 2).contiguous()
+
+
+@contextmanager
+def numpy_seeded(seed: int) -> Iterator[None]:
+    """Let NumPy's random numbers follow from a seed inside.
+
+    Some corruptions draw from a new generator that they do not let anybody seed (salt and pepper, the shuffled pixels
+    of glass), so generators that are made without a seed get this one.
+    """
+    state, make_generator = np.random.get_state(), np.random.default_rng
+    np.random.seed(seed)
     try:
-        for position, row in enumerate(rows):
-            own_seed = derive_seed(seed, CORRUPTIONS.index(name), severity, row)
-            np.random.seed(own_seed)
-            # glass_blur draws in compiled code, which has a state of its own.
-            extra = {"seed": own_seed} if name == "glass_blur" else {}
-            image = corrupt_one(np.ascontiguousarray(pixels[position]), severity, name, **extra)
-            corrupted[position] = image[..., : pixels.shape[-1]]  # of a grey image it makes three channels
+        with patch.object(np.random, "default_rng", lambda own=None: make_generator(seed if own is None else own)):
+            yield
     finally:
         np.random.set_state(state)
-    return torch.from_numpy(corrupted).permute(0, 3, 1, 2).contiguous()
 
 
 def _error(bench: Bench, name: str, severity: int) -> tuple[float, int]:

@@ -90,5 +90,5 @@ def load_images(recipe: Recipe, data_dir: str | Path | None, *, limit: int | Non
     return TestImages(source, rows, unit_recipe(recipe, batch_size=batch_size))
 
 
-def _as_it_is(batch: Batch) -> Batch:
+def _as_it_is(batch: Any) -> Any:
     return batch

@@ -54,7 +54,7 @@ def corruption_errors(results: Results, rows: Sequence[Row], baseline: str) -> d
     against = next((row for row in rows if baseline in (row.label, *row.members)), None)
     if against is None or not all(name in entries for name in against.members):
         return {}
-    reference = {key: value and value.mean for key, value in values_of(against, entries).items()}
+    reference = {key: value.mean if value else None for key, value in values_of(against, entries).items()}
     found: dict[str, Any] = {}
     for row in rows:
         each = [mean_corruption_error(entries[name]["values"], reference) for name in row.members if name in entries]

@@ -105,7 +105,7 @@ def _load(source: str, name: str) -> Subject:
         model = _from_registry(source)
     config = resolve_model_data_config(model)
     keys = {
-        "model": model.pretrained_cfg.get("architecture", source),
+        "model": (getattr(model, "pretrained_cfg", None) or {}).get("architecture", source),
         "num_classes": model.num_classes,
         "input_size": list(config["input_size"]),
         "mean": list(config["mean"]),
