@@ -243,6 +243,8 @@ def test_wrong_calls_are_one_line_each(tmp_path: Path) -> None:
     assert "did you mean affine" in refused("--model", run, "--suite", "clean,afine", *report)
     assert "no such run" in refused("--model", tmp_path / "nothing", *report)
     assert "no recipe.yaml" in refused("--model", tmp_path, *report)
+    line = refused("--model", "preactresnet8", "--data", "fashion_mini", *report)
+    assert "weights cannot be loaded" in line, "random weights are not worth a report"
     assert "did you mean resnet" in refused("--model", "resnet55", "--data", "fashion_mini", *report)
     assert "--data: unknown data 'cifar11'; did you mean" in refused("--model", run, "--data", "cifar11", *report)
     line = refused("--model", run, "--data", "cifar100", *report)
@@ -277,6 +279,17 @@ def test_data_that_says_nothing(tmp_path: Path) -> None:
     assert "the data has 3 classes, num_classes is 10" in refused("--model", trained(), "--data-dir", folder, *report)
     empty = write_parquet(tmp_path / "empty", {"train": 4, "test": 0})
     assert "empty" in refused("--model", trained(), "--data-dir", empty, *report)
+
+
+def test_small_images_are_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    text = (trained() / "recipe.yaml").read_text().replace("input_size: [3, 32, 32]", "input_size: [3, 28, 28]")
+    (tmp_path / "small" / "recipe.yaml").write_text(text)
+    (tmp_path / "small" / "model.safetensors").write_bytes((trained() / "model.safetensors").read_bytes())
+    call = ["--model", tmp_path / "small", "--limit", 20, "--output", tmp_path / "report"]
+    assert "28 x 28 pixels are too small, 32 are needed" in refused(*call, "--suite", "clean,corruptions")
+    assert not (tmp_path / "report").exists()
+    assert evaluate_here(*call, "--suite", "clean").code == 0
 
 
 def test_runs_on_different_data_need_a_name(tmp_path: Path) -> None:

@@ -243,6 +243,17 @@ def test_attacks(bench: Bench) -> None:
     assert measured.values["deepfool median distance"] > 0  # type: ignore[operator]
 
 
+def test_an_attack_that_found_nothing_is_no_success(bench: Bench) -> None:
+    images, labels, _ = bench.images.first(12)
+    right = bench.subject.classifier(images).argmax(1) == labels
+    black = bench.subject.classifier(torch.zeros_like(images)).argmax(1)
+    assert bool((right & (black != labels)).any()), "black is another class for some"
+    distances = attacks._distances(images, torch.zeros_like(images), labels, right, bench)
+    assert torch.equal(distances == 0, ~right)
+    assert torch.isinf(distances[right]).all()
+    assert torch.isinf(attacks._distances(images, images, labels, right, bench)[right]).all()
+
+
 def test_random_starts_are_seeded(bench: Bench) -> None:
     foolbox = pytest.importorskip("foolbox")
     target = foolbox.PyTorchModel(bench.subject.classifier, bounds=(0, 1), device="cpu")
@@ -307,4 +318,17 @@ def test_small_images_are_not_corrupted(bench: Bench) -> None:
     images = make_bench(trained(), limit=20).images
     images.recipe = type(recipe).from_dict(recipe.to_dict() | {"input_size": [3, 28, 28]})
     with pytest.raises(EvaluationError, match=r"28 x 28 pixels are too small, 32"):
-        corruptions.measure(replace(bench, images=images))
+        corruptions.check(replace(bench, images=images))
+    corruptions.check(replace(bench, images=images, options=Options(corrupted="ready")))
+
+
+def test_geometry_needs_a_map(bench: Bench) -> None:
+    for name, complaint in (("test_vit", "tokens"), ("test_mambaout", "")):
+        model = timm.create_model(name, num_classes=10, **({"img_size": 32} if "vit" in name else {})).eval()
+        other = replace(bench.subject, classifier=type(bench.subject.classifier)(model, [0.5] * 3, [0.5] * 3))
+        if complaint:
+            with pytest.raises(EvaluationError, match=f"suite geometry.*{complaint}"):
+                geometry.check(replace(bench, subject=other))
+        else:
+            geometry.check(replace(bench, subject=other))
+            assert np.abs(geometry.measure(replace(bench, subject=other)).curves["manifold_mixup"]).max() < 1e-12

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..sites import FeatureMap, SiteError, probe, resolve_sites, site_module
-from ..sites import list_sites as list_all_sites
+from ..sites import FeatureMap, SiteError, list_sites, probe, resolve_sites, site_module
 from .bench import Bench, EvaluationError, Measured
 
 
@@ -20,12 +19,22 @@ def settings(bench: Bench) -> dict[str, Any]:
     return {"magnitude": "mean of |activation| of each channel, sorted for each image, averaged over images"}
 
 
+def check(bench: Bench) -> None:
+    """Raise EvaluationError where the model has no sites, or one that gives neither a map nor tokens."""
+    model = bench.subject.classifier.model
+    names = _names(model)
+    if not names:
+        raise EvaluationError(f"suite activations: {bench.subject.name} has no sites inside it")
+    try:
+        _layouts(model, names, torch.zeros(2, *bench.images.recipe.input_size))
+    except SiteError as error:
+        raise EvaluationError(f"suite activations: {bench.subject.name}: {error}") from error
+
+
 def measure(bench: Bench) -> Measured:
     """Return the sorted mean magnitudes at each site, and their mean."""
     model = bench.subject.classifier.model
-    names = [name for name, module in list_all_sites(model).items() if module]
-    if not names:
-        raise EvaluationError(f"suite activations: {bench.subject.name} has no sites inside it")
+    names = _names(model)
     sums: dict[str, Tensor] = {}
     count = torch.zeros(1, dtype=torch.float64)
     with torch.inference_mode(), recorded(model, names) as seen:
@@ -70,6 +79,10 @@ def recorded(model: nn.Module, names: list[str]) -> Iterator[dict[str, Tensor]]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _names(model: nn.Module) -> list[str]:
+    return [name for name, module in list_sites(model).items() if module]
 
 
 def _layouts(model: nn.Module, names: list[str], images: Tensor) -> dict[str, FeatureMap]:

@@ -28,7 +28,7 @@ def settings(bench: Bench) -> dict[str, Any]:
         "carlini_wagner": "L2, step 0.01, 9 binary search steps, first constant 0.001",
         "pgd": "L-infinity, step 2/255, random start",
         "accuracy": "samples that no attack within the radius turned, of all",
-        "median_distance": "L2 in [0, 1] pixels, of the samples that are right without an attack",
+        "median_distance": "L2 in [0, 1] pixels, of the samples that are right without an attack; - where half resist",
         "batch_size": bench.images.recipe.validation_batch_size,
     }
 
@@ -92,6 +92,8 @@ def _distances(images: Tensor, found: Tensor, labels: Tensor, right: Tensor, ben
     """Return the L2 distance to each sample's adversary: 0 if it was wrong already, infinite if none was found."""
     with torch.inference_mode():
         turned = bench.subject.classifier(found).argmax(dim=1) != labels
+    # foolbox's Carlini-Wagner gives a black image where it found nothing, and black may well be another class.
+    turned = turned & found.flatten(1).any(dim=1)
     distance = (found - images).flatten(1).double().norm(dim=1)
     distance = torch.where(turned, distance, torch.inf)
     return torch.where(right, distance.clamp(min=torch.finfo(torch.float64).tiny), 0.0).cpu()

@@ -52,10 +52,18 @@ def settings(bench: Bench) -> dict[str, Any]:
     }
 
 
+def check(bench: Bench) -> None:
+    """Raise EvaluationError where images are too small to be corrupted."""
+    _, height, width = bench.images.recipe.input_size
+    if bench.options.corrupted is None and min(height, width) < SMALLEST_IMAGE:
+        raise EvaluationError(
+            f"suite corruptions: images of {height} x {width} pixels are too small, {SMALLEST_IMAGE} are needed; "
+            f"--corrupted takes files that are ready"
+        )
+
+
 def measure(bench: Bench) -> Measured:
     """Return E_c of every corruption, the mean error, and the errors by severity."""
-    if bench.options.corrupted is None:
-        _refuse_small(bench)
     values: dict[str, float | None] = {}
     curves: dict[str, list[float]] = {}
     counts = set()
@@ -129,12 +137,3 @@ def _kept(bench: Bench, key: tuple[Any, ...], make: Callable, images: Tensor, ro
         if pixels * len(CORRUPTIONS) * len(SEVERITIES) <= KEPT_BYTES:
             kept[key] = corrupted
     return corrupted.to(bench.device).float().div_(255.0)
-
-
-def _refuse_small(bench: Bench) -> None:
-    _, height, width = bench.images.recipe.input_size
-    if min(height, width) < SMALLEST_IMAGE:
-        raise EvaluationError(
-            f"suite corruptions: images of {height} x {width} pixels are too small, {SMALLEST_IMAGE} are needed; "
-            f"--corrupted takes files that are ready"
-        )

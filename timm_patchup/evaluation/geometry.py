@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..draw import bernoulli
 from ..functional import grow_blocks, mix_features, seed_rate
-from ..sites import probe, resolve_sites
+from ..sites import SiteError, list_sites, probe, resolve_sites
 from .activations import recorded
 from .bench import Bench, EvaluationError, Measured
 
@@ -25,11 +25,23 @@ def settings(bench: Bench) -> dict[str, Any]:
     return {"site": SITE, "lam": LAM, "gamma": GAMMA, "block_size": BLOCK_SIZE, "samples": SAMPLES, "unit": "radians"}
 
 
+def check(bench: Bench) -> None:
+    """Raise EvaluationError where there is no pair of samples, or no map of features at the site."""
+    if len(bench.images) < 2:
+        raise EvaluationError(f"suite geometry: pairs need two samples at least, got {len(bench.images)}")
+    model = bench.subject.classifier.model
+    sites = list_sites(model)
+    if SITE not in sites:
+        raise EvaluationError(f"suite geometry: {bench.subject.name} has no {SITE}, it has {', '.join(sites)}")
+    try:
+        probe(model, resolve_sites(model, [SITE]), torch.zeros(2, *bench.images.recipe.input_size))
+    except SiteError as error:
+        raise EvaluationError(f"suite geometry: {bench.subject.name}: {error}") from error
+
+
 def measure(bench: Bench) -> Measured:
     """Return rho of every pair for each method: the same pairs, and the same mask for both modes of PatchUp."""
     images, _, _ = bench.images.first(SAMPLES)
-    if len(images) < 2:
-        raise EvaluationError(f"suite geometry: pairs need two samples at least, got {len(images)}")
     images = images.to(bench.device)
     model = bench.subject.classifier.model
     features_map = probe(model, resolve_sites(model, [SITE]), images)[SITE]

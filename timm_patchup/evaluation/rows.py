@@ -18,7 +18,7 @@ class Number:
     std: float | None = None
 
     def show(self, digits: int) -> str:
-        text = f"{self.mean:.{digits}f}"
+        text = f"{round(self.mean, digits) + 0.0:.{digits}f}"  # no -0.00
         return text if self.std is None else f"{text} ± {self.std:.{digits}f}"
 
 

@@ -43,9 +43,15 @@ def run(call: "Call") -> Results:
     if call.baseline is not None and call.baseline not in {*results.models, *(subject.name for subject in subjects)}:
         known = [*results.models, *(subject.name for subject in subjects)]
         raise RecipeError([f"--baseline {call.baseline} is none of the models: {', '.join(dict.fromkeys(known))}"])
+    benches = [Bench(subject, images[subject.name], accelerator, call.options) for subject in subjects]
     for name in call.suites:
-        for subject in subjects:
-            _measure(name, Bench(subject, images[subject.name], accelerator, call.options), results, force=call.force)
+        for bench in benches:
+            if (check := SUITES[name].check) is not None:
+                check(bench)
+    accelerator.wait_for_everyone()  # all have read what is about to be written
+    for name in call.suites:
+        for bench in benches:
+            _measure(name, bench, results, force=call.force)
     if accelerator.is_main_process:
         lines = write_report(results, baseline=call.baseline)
         results.write()

@@ -23,6 +23,7 @@ class Suite:
         digits: decimals in tables.
         labels: names of values in tables, where the key is not good enough.
         packages: modules that must be installed.
+        check: raises EvaluationError where a classifier or its images cannot be measured, before anything is.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Suite:
     digits: int = 2
     labels: dict[str, str] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
+    check: Callable[[Bench], None] | None = None
 
 
 _CLEAN_LABELS = {"error": "top-1 error, %", "top5_error": "top-5 error, %", "nll": "NLL", "ece": "ECE, %"}
@@ -43,9 +45,23 @@ SUITES = {
         Suite("affine", "Deformed images", "error, %", affine.measure, affine.settings),
         Suite("fgsm", "FGSM", "accuracy, %, at each eps", fgsm.measure, fgsm.settings),
         Suite(
-            "activations", "Activations", "mean magnitude at each site", activations.measure, activations.settings, 4
+            "activations",
+            "Activations",
+            "mean magnitude at each site",
+            activations.measure,
+            activations.settings,
+            4,
+            check=activations.check,
         ),
-        Suite("geometry", "Geometry of mixed features", "angle rho, radians", geometry.measure, geometry.settings, 4),
+        Suite(
+            "geometry",
+            "Geometry of mixed features",
+            "angle rho, radians",
+            geometry.measure,
+            geometry.settings,
+            4,
+            check=geometry.check,
+        ),
         Suite(
             "corruptions",
             "Common corruptions",
@@ -55,6 +71,7 @@ SUITES = {
             1,
             {"mean error": "mean error, %"},
             ("imagecorruptions",),
+            corruptions.check,
         ),
         Suite(
             "attacks",
