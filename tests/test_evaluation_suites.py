@@ -68,6 +68,20 @@ def test_batch_size_changes_nothing(bench: Bench) -> None:
     assert odd.images.recipe.validation_batch_size == 37
 
 
+def test_a_sample_is_deformed_alike_under_any_limit(bench: Bench) -> None:
+    few, _, few_rows = everything(make_bench(trained(), limit=60))
+    many, _, many_rows = everything(bench)
+    shared = [row for row in few_rows if row in many_rows]
+    assert len(shared) > 30
+    for row in shared[:5]:
+        one, other = (images[rows.index(row)][None] for images, rows in ((few, few_rows), (many, many_rows)))
+        assert torch.equal(one, other), "the row tells which sample it is"
+    deformation = affine.DEFORMATIONS[0]
+    one, other = (affine.deform(deformation, x, r, seed=0) for x, r in ((few, few_rows), (many, many_rows)))
+    place = few_rows.index(shared[3])
+    assert torch.allclose(one[place], other[many_rows.index(shared[3])], atol=1e-6)
+
+
 def test_deformation_by_nothing_is_nothing() -> None:
     images = torch.rand(3, 3, 20, 32)
     for deformation in (affine.Deformation("rotate", 20.0), affine.Deformation("shear", 28.6)):
