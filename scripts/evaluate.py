@@ -1,0 +1,14 @@
+"""Measure trained classifiers as the paper does, and write a report with tables and figures.
+
+    python scripts/evaluate.py --model output/fashion_mini_hard_patchup --suite clean,affine,fgsm
+    python scripts/evaluate.py --model RUN_A RUN_B --suite all --baseline RUN_A        # side by side
+    python scripts/evaluate.py --model resnet50 --data imagenet --limit 1000           # any classifier of timm
+    accelerate launch --multi_gpu scripts/evaluate.py --model ...                      # on several GPUs
+
+After a plain pip install, without a checkout: python -m timm_patchup.evaluation --model ...
+"""
+
+from timm_patchup.evaluation.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Attacks and corruptions: seeded, added up right, and what they find is what they say."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import timm
+import torch
+
+from timm_patchup.evaluation import attacks, clean, corruptions, geometry
+from timm_patchup.evaluation.bench import Bench, EvaluationError, Options
+from timm_patchup.evaluation.images import unit_recipe
+
+from .evaluating import make_bench, trained
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    return make_bench(trained())
+
+
+def everything(bench: Bench) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    return bench.images.first(len(bench.images))  # type: ignore[return-value]
+
+
+def test_pgd_accuracy_does_not_rise_with_eps(bench: Bench) -> None:
+    foolbox = pytest.importorskip("foolbox")
+    target = foolbox.PyTorchModel(bench.subject.classifier, bounds=(0, 1), device="cpu")
+    small = make_bench(trained(), limit=150)
+    images, labels, _ = everything(small)
+    accuracy = []
+    for radius in (0.0, 1 / 255, 4 / 255, 8 / 255, 32 / 255):
+        if radius:
+            turned = attacks.pgd_succeeds(target, images, labels, steps=7, seed=(0,), radius=radius)
+        else:
+            turned = bench.subject.classifier(images).argmax(1) != labels
+        accuracy.append(100 - 100 * float(turned.double().mean()))
+    assert accuracy[0] == pytest.approx(100 - clean.measure(small).values["error"])  # type: ignore[operator]
+    assert all(later <= earlier + 1.0 for earlier, later in pairwise(accuracy)), accuracy
+    assert accuracy[-1] < accuracy[0] - 10, accuracy
+
+
+def test_attacks(bench: Bench) -> None:
+    pytest.importorskip("foolbox")
+    small = make_bench(trained(), limit=40, batch_size=20)
+    measured = attacks.measure(small)
+    accuracy = 100 - clean.measure(small).values["error"]  # type: ignore[operator]
+    assert measured.count == 40
+    for name in ("deepfool", "ddn", "carlini_wagner", "pgd"):
+        assert measured.values[f"{name} accuracy"] <= accuracy  # type: ignore[operator]
+    assert measured.values["pgd accuracy"] < accuracy, "8/255 in L-infinity reaches further than in L2"
+    assert measured.values["pgd accuracy"] < measured.values["ddn accuracy"]  # type: ignore[operator]
+    assert measured.values["deepfool median distance"] > 0  # type: ignore[operator]
+
+
+def test_an_attack_that_found_nothing_is_no_success(bench: Bench) -> None:
+    images, labels, _ = bench.images.first(12)
+    right = bench.subject.classifier(images).argmax(1) == labels
+    black = bench.subject.classifier(torch.zeros_like(images)).argmax(1)
+    assert bool((right & (black != labels)).any()), "black is another class for some"
+    distances = attacks._distances(images, torch.zeros_like(images), labels, right, bench)
+    assert torch.equal(distances == 0, ~right)
+    assert torch.isinf(distances[right]).all()
+    assert torch.isinf(attacks._distances(images, images, labels, right, bench)[right]).all()
+
+
+def test_random_starts_are_seeded(bench: Bench) -> None:
+    foolbox = pytest.importorskip("foolbox")
+    target = foolbox.PyTorchModel(bench.subject.classifier, bounds=(0, 1), device="cpu")
+    images, labels, _ = bench.images.first(4)
+    attack = foolbox.attacks.LinfPGD(steps=1, abs_stepsize=0.001, random_start=True)
+    before = torch.random.get_rng_state()
+    one, again, other = (attacks._seeded(attack, target, images, labels, 0.1, (0, seed)) for seed in (1, 1, 2))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_median_of_distances() -> None:
+    infinite = float("inf")
+    assert attacks._median(torch.tensor([3.0, 1.0, 2.0])) == 2.0
+    assert attacks._median(torch.tensor([1.0, 2.0])) == 1.5
+    assert attacks._median(torch.tensor([1.0, infinite, infinite])) is None
+    assert attacks._median(torch.tensor([])) is None
+
+
+def test_corruptions_follow_from_seed_and_sample_alone(bench: Bench) -> None:
+    package = pytest.importorskip("imagecorruptions")
+    assert list(corruptions.CORRUPTIONS) == package.get_corruption_names("common")
+    images, _, rows = bench.images.first(6)
+    state = np.random.get_state()[1].copy()  # type: ignore[union-attr]
+    for name in corruptions.CORRUPTIONS:
+        make = {"name": name, "severity": 3, "seed": 0}
+        corrupted = corruptions.corrupt(images, rows, **make)
+        again = corruptions.corrupt(images[[4, 1]], [rows[4], rows[1]], **make)
+        assert torch.equal(corrupted[[4, 1]], again), name
+        assert (corrupted.float() / 255 - images).abs().mean() > 0.002, name
+    assert np.array_equal(state, np.random.get_state()[1])  # type: ignore[arg-type]
+    one, other = (corruptions.corrupt(images, rows, name="fog", severity=1, seed=seed) for seed in (0, 1))
+    assert not torch.equal(one, other)
+
+
+def test_corruption_errors_add_up(bench: Bench) -> None:
+    pytest.importorskip("imagecorruptions")
+    small = make_bench(trained(), limit=20)
+    measured = corruptions.measure(small)
+    assert len(measured.curves) == 15
+    for name, errors in measured.curves.items():
+        assert len(errors) == 5
+        assert measured.values[name] == pytest.approx(sum(errors))
+    images, labels, rows = everything(small)
+    pixels = corruptions.corrupt(images, rows, name="contrast", severity=5, seed=0)
+    wrong = small.subject.classifier(pixels.float() / 255).argmax(1) != labels
+    assert measured.curves["contrast"][4] == pytest.approx(100 * float(wrong.double().mean()))
+    assert measured.values["mean error"] == pytest.approx(np.mean(list(measured.curves.values())))
+
+
+def test_mce_by_hand() -> None:
+    baseline = dict.fromkeys(corruptions.CORRUPTIONS, 200.0)
+    own = {name: 100.0 if position else 200.0 for position, name in enumerate(corruptions.CORRUPTIONS)}
+    assert corruptions.mean_corruption_error(own, baseline) == pytest.approx(100 * (1 + 14 * 0.5) / 15)
+    assert corruptions.mean_corruption_error(baseline, baseline) == 100.0
+    assert corruptions.mean_corruption_error(own, baseline | {"fog": 0.0}) is None
+
+
+def test_small_images_are_not_corrupted(bench: Bench) -> None:
+    recipe = unit_recipe(bench.images.recipe)
+    images = make_bench(trained(), limit=20).images
+    images.recipe = type(recipe).from_dict(recipe.to_dict() | {"input_size": [3, 28, 28]})
+    with pytest.raises(EvaluationError, match=r"28 x 28 pixels are too small, 32"):
+        corruptions.check(replace(bench, images=images))
+    corruptions.check(replace(bench, images=images, options=Options(corrupted="ready")))
+
+
+def test_geometry_needs_a_map(bench: Bench) -> None:
+    for name, complaint in (("test_vit", "tokens"), ("test_mambaout", "")):
+        model = timm.create_model(name, num_classes=10, **({"img_size": 32} if "vit" in name else {})).eval()
+        other = replace(bench.subject, classifier=type(bench.subject.classifier)(model, [0.5] * 3, [0.5] * 3))
+        if complaint:
+            with pytest.raises(EvaluationError, match=f"suite geometry.*{complaint}"):
+                geometry.check(replace(bench, subject=other))
+        else:
+            geometry.check(replace(bench, subject=other))
+            assert np.abs(geometry.measure(replace(bench, subject=other)).curves["manifold_mixup"]).max() < 1e-12

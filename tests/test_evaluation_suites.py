@@ -1,0 +1,225 @@
+"""Suites on the model itself against slow computations by hand: clean, affine, fgsm, activations, geometry."""
+
+from dataclasses import replace
+from math import acos, pi
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms import functional as vision
+
+from timm_patchup.evaluation import activations, affine, clean, fgsm, geometry
+from timm_patchup.evaluation.bench import Bench, Options
+from timm_patchup.training.run_folder import RunFolder
+
+from .evaluating import LIMIT, make_bench, trained
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    return make_bench(trained())
+
+
+def everything(bench: Bench) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    return bench.images.first(len(bench.images))  # type: ignore[return-value]
+
+
+def test_clean_is_what_training_measured(bench: Bench) -> None:
+    measured, stored = clean.measure(bench), RunFolder(trained()).results()["test"]
+    assert measured.count == stored["count"] == LIMIT
+    assert measured.values["error"] == pytest.approx(stored["error"], abs=1e-9)
+    assert measured.values["top5_error"] == pytest.approx(100 - stored["top5"], abs=1e-9)
+    assert measured.values["nll"] == pytest.approx(stored["loss"], rel=1e-5)
+    assert 20 < 100 - stored["error"] < 95, "the model must be neither blind nor perfect for these tests to tell"
+
+
+def test_calibration_error_by_a_slow_loop(bench: Bench) -> None:
+    images, labels, _ = everything(bench)
+    with torch.no_grad():
+        probabilities = bench.subject.classifier(images).double().softmax(1)
+    total = 0.0
+    for low in range(clean.BINS):
+        inside = []
+        for p, label in zip(probabilities.tolist(), labels.tolist()):
+            if low / clean.BINS < max(p) <= (low + 1) / clean.BINS:
+                inside.append((float(p.index(max(p)) == label), max(p)))
+        if inside:
+            total += abs(sum(right for right, _ in inside) - sum(confidence for _, confidence in inside))
+    assert clean.measure(bench).values["ece"] == pytest.approx(100 * total / len(labels), abs=1e-6)
+
+
+def test_calibration_error_of_a_case_by_hand() -> None:
+    # Two samples at confidence .9, one right: |1 - 1.8|; one at 1.0, right: 0. Over three samples: .8 / 3.
+    probabilities = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.0, 1.0]], dtype=torch.float64)
+    bins = clean.calibration_bins(probabilities, torch.tensor([0, 1, 1]))
+    assert clean.calibration_error(bins) == pytest.approx(0.8 / 3)
+    assert bins[0, -1] == 1
+    assert bins[0, 13] == 2
+
+
+def test_batch_size_changes_nothing(bench: Bench) -> None:
+    odd = make_bench(trained(), batch_size=37)
+    assert affine.measure(odd).values == affine.measure(bench).values
+    assert odd.images.recipe.validation_batch_size == 37
+
+
+def test_a_sample_is_deformed_alike_under_any_limit(bench: Bench) -> None:
+    few, _, few_rows = everything(make_bench(trained(), limit=60))
+    many, _, many_rows = everything(bench)
+    shared = [row for row in few_rows if row in many_rows]
+    assert len(shared) > 30
+    for row in shared[:5]:
+        one, other = (images[rows.index(row)][None] for images, rows in ((few, few_rows), (many, many_rows)))
+        assert torch.equal(one, other), "the row tells which sample it is"
+    deformation = affine.DEFORMATIONS[0]
+    one, other = (affine.deform(deformation, x, r, seed=0) for x, r in ((few, few_rows), (many, many_rows)))
+    place = few_rows.index(shared[3])
+    assert torch.allclose(one[place], other[many_rows.index(shared[3])], atol=1e-6)
+
+
+def test_deformation_by_nothing_is_nothing() -> None:
+    images = torch.rand(3, 3, 20, 32)
+    for deformation in (affine.Deformation("rotate", 20.0), affine.Deformation("shear", 28.6)):
+        matrix = affine.matrices(deformation, torch.zeros(3, dtype=torch.float64))
+        assert torch.allclose(affine.resample(images, matrix), images, atol=1e-5)
+    matrix = affine.matrices(affine.Deformation("scale", 1.0), torch.zeros(3, dtype=torch.float64))
+    assert torch.allclose(affine.resample(images, matrix), images, atol=1e-5)
+
+
+def test_right_angles_turn_pixels() -> None:
+    images = torch.rand(2, 3, 32, 32)
+    for degrees in (90.0, 180.0, -90.0):
+        matrix = affine.matrices(affine.DEFORMATIONS[0], torch.full((2,), degrees, dtype=torch.float64))
+        turned = torch.rot90(images, round(degrees / 90), dims=(2, 3))
+        assert torch.allclose(affine.resample(images, matrix), turned, atol=1e-4), degrees
+
+
+@pytest.mark.parametrize("degrees", [-35.0, 17.0])
+def test_angles_against_torchvision(degrees: float) -> None:
+    images = torch.rand(1, 3, 24, 40)
+    # Away from the border, where the two fill differently.
+    inner = (..., slice(9, -9), slice(17, -17))
+    exact = torch.tensor([degrees], dtype=torch.float64)
+    rotated = affine.resample(images, affine.matrices(affine.DEFORMATIONS[0], exact))
+    expected = vision.rotate(images, degrees, InterpolationMode.BILINEAR)
+    assert torch.allclose(rotated[inner], expected[inner], atol=1e-3)
+    sheared = affine.resample(images, affine.matrices(affine.DEFORMATIONS[2], exact))
+    keywords = {"angle": 0.0, "translate": [0, 0], "scale": 1.0, "interpolation": InterpolationMode.BILINEAR}
+    expected = vision.affine(images, shear=[-degrees, 0.0], **keywords)
+    assert torch.allclose(sheared[inner], expected[inner], atol=1e-3)
+
+
+def test_a_scale_below_one_is_a_closer_look() -> None:
+    image = torch.zeros(1, 1, 32, 32)
+    image[..., 12:20, 12:20] = 1.0
+    area = {s: float(affine.deform(affine.Deformation("scale", s), image, [0], seed=0).sum()) for s in (0.5, 1.0, 2.0)}
+    assert area[0.5] == pytest.approx(4 * area[1.0], rel=0.1)
+    assert area[2.0] == pytest.approx(area[1.0] / 4, rel=0.1)
+
+
+def test_angles_follow_from_seed_and_sample_alone() -> None:
+    deformation = affine.DEFORMATIONS[1]
+    rows = list(range(2000))
+    degrees = affine.angles(deformation, rows, seed=0)
+    assert torch.equal(degrees[[5, 900]], affine.angles(deformation, [5, 900], seed=0))
+    assert not torch.equal(degrees, affine.angles(deformation, rows, seed=1))
+    assert not torch.allclose(degrees / 2, affine.angles(affine.DEFORMATIONS[0], rows, seed=0))
+    assert degrees.abs().max() <= 40
+    # Uniform: quarters hold 500 each, six standard deviations of a binomial are 116.
+    quarters = np.histogram(degrees.numpy(), bins=4, range=(-40, 40))[0]
+    assert abs(quarters - 500).max() < 116
+
+
+def test_fgsm_by_hand(bench: Bench) -> None:
+    images, labels, _ = bench.images.first(40)
+    model, recipe = bench.subject.classifier.model, bench.subject.recipe
+    mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (recipe.mean, recipe.std))
+    for space in ("pixels", "normalised"):
+        right = 0
+        for image, label in zip(images, labels):
+            x = ((image[None] - mean) / std).requires_grad_()
+            F.cross_entropy(model(x), label[None]).backward()
+            assert x.grad is not None
+            eps = 0.05 if space == "normalised" else 0.05 / std
+            low, high = (0 - mean) / std, (1 - mean) / std
+            attacked = torch.minimum(torch.maximum(x.detach() + eps * x.grad.sign(), low), high)
+            right += int(model(attacked).argmax() == label)
+        small = replace(make_bench(trained(), limit=LIMIT), options=Options(eps_space=space))  # type: ignore[arg-type]
+        direction = fgsm.gradient_sign(small.subject.classifier, images, labels)
+        scale = small.subject.classifier.std if space == "normalised" else 1.0
+        got = small.subject.classifier(fgsm.step(images, direction * scale, 0.05)).argmax(1) == labels
+        assert int(got.sum()) == right, space
+
+
+def test_fgsm_at_zero_is_clean_and_the_space_of_eps_matters(bench: Bench) -> None:
+    pixels = fgsm.measure(bench)
+    normalised = fgsm.measure(replace(bench, options=Options(eps_space="normalised")))
+    accuracy = 100 - clean.measure(bench).values["error"]  # type: ignore[operator]
+    assert pixels.values["0"] == normalised.values["0"] == pytest.approx(accuracy, abs=1e-9)
+    # A standard deviation is .353 of the range, so the same eps is a weaker attack there.
+    assert pixels.values["0.05"] < normalised.values["0.05"] < accuracy  # type: ignore[operator]
+    assert list(pixels.values) == ["0", "0.05", "0.1", "0.12", "0.15", "0.18", "0.2"]
+
+
+def test_activations_by_hooks_by_hand(bench: Bench) -> None:
+    images, _, _ = everything(bench)
+    model = bench.subject.classifier.model
+    seen: list[torch.Tensor] = []
+    handle = model.stages[1].register_forward_hook(lambda m, a, output: seen.append(output.clone()))  # type: ignore
+    with torch.no_grad():
+        bench.subject.classifier(images)
+    handle.remove()
+    by_image = [sorted((float(c.abs().mean()) for c in sample), reverse=True) for sample in seen[0]]
+    expected = np.mean(by_image, axis=0)
+    measured = activations.measure(bench)
+    assert list(measured.curves) == ["stem", "stage1", "stage2", "stage3"]
+    assert np.allclose(measured.curves["stage2"], expected, rtol=1e-4)
+    assert measured.values["stage2"] == pytest.approx(expected.mean(), rel=1e-4)
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_activations_of_tokens_and_of_channels_last() -> None:
+    features = torch.rand(2, 5, 4, 3)
+    tokens = activations.magnitudes(features.flatten(1, 2), None)
+    nhwc = activations.magnitudes(features, activations.FeatureMap(3, 5, 4, nhwc=True))
+    assert torch.allclose(tokens, nhwc)
+    assert torch.allclose(activations.magnitudes(features.permute(0, 3, 1, 2), None), nhwc)
+
+
+def test_activations_of_a_vision_transformer(bench: Bench) -> None:
+    model = timm.create_model("test_vit", num_classes=10, img_size=32).eval()
+    classifier = type(bench.subject.classifier)(model, [0.5] * 3, [0.5] * 3)
+    measured = activations.measure(replace(bench, subject=replace(bench.subject, classifier=classifier)))
+    assert len(measured.curves) >= 2
+    assert all(len(curve) == 64 for curve in measured.curves.values())
+
+
+def test_manifold_mixup_stays_in_the_plane(bench: Bench) -> None:
+    measured = geometry.measure(bench)
+    assert measured.count == 100
+    assert np.abs(measured.curves["manifold_mixup"]).max() < 1e-12
+    for name in ("soft_patchup", "hard_patchup"):
+        assert np.min(measured.curves[name]) > -1e-12, "the triangle inequality"
+        assert np.mean(measured.curves[name]) > 0.001
+    # The half-way mixture is nearer to the plane than the swap.
+    assert measured.values["soft_patchup mean"] < measured.values["hard_patchup mean"]  # type: ignore[operator]
+
+
+def test_rho_by_hand() -> None:
+    first, second = torch.tensor([[1.0, 0, 0]]), torch.tensor([[0, 1.0, 0]])
+    assert float(geometry.angle_rho(first, second, torch.tensor([[1.0, 1, 0]]))) == pytest.approx(0, abs=1e-12)
+    # Straight out of the plane: both angles are right ones.
+    assert float(geometry.angle_rho(first, second, torch.tensor([[0, 0, 1.0]]))) == pytest.approx(pi / 2)
+    u, v = torch.rand(4, 50, dtype=torch.float64), torch.rand(4, 50, dtype=torch.float64)
+    expected = [acos(float(a @ b / (a.norm() * b.norm()))) for a, b in zip(u, v)]
+    assert geometry.angle(u, v).tolist() == pytest.approx(expected)
+
+
+def test_no_sample_is_its_own_partner() -> None:
+    for count in (2, 3, 100):
+        partner = geometry.pairs(count, torch.Generator().manual_seed(count))
+        assert sorted(partner.tolist()) == list(range(count))
+        assert not (partner == torch.arange(count)).any()

@@ -1,0 +1,63 @@
+"""Error, negative log-likelihood and calibration on the unaltered test images (the paper's tables 1 to 3)."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .bench import Bench, Measured
+
+BINS = 15
+
+
+def settings(bench: Bench) -> dict[str, Any]:
+    return {"bins": BINS}
+
+
+def measure(bench: Bench) -> Measured:
+    """Return top-1 and top-5 error, NLL and the expected calibration error.
+
+    With fewer than five classes top-5 is the share among all of them, as in training.
+    """
+    sums, bins = torch.zeros(4, dtype=torch.float64), torch.zeros(3, BINS, dtype=torch.float64)
+    with torch.inference_mode():
+        for images, labels, _ in bench.batches("clean"):
+            output = bench.subject.classifier(images).float()
+            ranked = output.topk(min(5, output.shape[1]), dim=1).indices == labels[:, None]
+            loss = F.cross_entropy(output, labels, reduction="none").double().sum()
+            sums += torch.tensor([float(ranked[:, 0].sum()), float(ranked.sum()), float(loss), len(labels)]).double()
+            bins += calibration_bins(output.double().softmax(dim=1).cpu(), labels.cpu())
+    right, among_five, loss_sum, count = bench.total(sums).tolist()
+    return Measured(
+        {
+            "error": 100.0 - 100.0 * right / count,
+            "top5_error": 100.0 - 100.0 * among_five / count,
+            "nll": loss_sum / count,
+            "ece": 100.0 * calibration_error(bench.total(bins)),
+        },
+        count=int(count),
+    )
+
+
+def calibration_bins(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """Return what the calibration error needs of a batch, in sums that can be added up over batches.
+
+    Args:
+        probabilities: float64, (B, K).
+        labels: int64, (B,).
+
+    Returns:
+        float64, (3, BINS): samples, right answers and summed confidence of each bin of equal width. A bin holds its
+        upper end: a confidence of exactly 1 is in the last.
+    """
+    confidence, predicted = probabilities.max(dim=1)
+    index = (confidence * BINS).ceil().long().sub(1).clamp(0, BINS - 1)
+    values = torch.stack([torch.ones_like(confidence), (predicted == labels).double(), confidence])
+    return torch.zeros(3, BINS, dtype=torch.float64).index_add_(1, index, values)
+
+
+def calibration_error(bins: Tensor) -> float:
+    """Return the mean over samples of |accuracy - confidence| of the bin that a sample is in, in [0, 1]."""
+    count, right, confidence = bins
+    return float((right - confidence).abs().sum() / count.sum())

@@ -1,0 +1,171 @@
+"""The command: flags to an evaluation, and every way it can fail to one clear line and an exit code.
+
+Exit codes: 0 done, 1 it failed, 2 the call was wrong, 130 stopped by Ctrl-C.
+"""
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from ..recipe import RecipeError
+from ..training.cli import _unknown_flags
+
+if TYPE_CHECKING:
+    from .bench import Options
+
+SUITE_NAMES = "clean,affine,fgsm,activations,geometry,corruptions,attacks"
+
+
+@dataclass(frozen=True)
+class Call:
+    """What was asked for."""
+
+    models: tuple[str, ...]
+    suites: tuple[str, ...]
+    data: str | None
+    data_dir: str | None
+    limit: int | None
+    batch_size: int
+    output: Path
+    force: bool
+    baseline: str | None
+    threads: int | None
+    options: "Options"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise RecipeError([" ".join(message.split())])
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Evaluate models; exit with a code and one clear line where that is not possible."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        call = read_call(words)
+        from .run import run  # torch and the data libraries are needed from here on
+
+        run(call)
+        code = 0
+    except RecipeError as error:
+        code = _complain(error.problems, 2)
+    except KeyboardInterrupt:
+        code = _complain(["stopped; what is done is kept, the same call goes on"], 130)
+    except Exception as error:
+        if "--debug" in words:
+            traceback.print_exc()
+        code = _complain(*_failure(error))
+    raise SystemExit(code)
+
+
+def make_parser() -> Parser:
+    """Return the parser of all flags."""
+    parser = Parser(
+        prog="evaluate.py", description="Measure classifiers as the paper does, and write a report.", allow_abbrev=False
+    )
+    parser.add_argument(
+        "--model",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="MODEL",
+        help="folder of a run, hf-hub:USER/NAME, local-dir:DIR in timm's layout, or a name of timm; several compare",
+    )
+    parser.add_argument("--suite", default="clean", metavar="NAMES", help=f"of {SUITE_NAMES}, or all; default clean")
+    parser.add_argument(
+        "--data", metavar="NAME", help="a benchmark, recipe or data set of the recipes; default the run's"
+    )
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="local data: the Hub's layout, or image folders train/ and val/"
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="take so many test samples, spread over the classes")
+    parser.add_argument("--output", default="report", metavar="DIR", help="folder of the report; default report")
+    parser.add_argument("--force", action="store_true", help="measure again what results.json holds already")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of angles, corruptions, pairs and attacks")
+    parser.add_argument("--batch-size", type=int, default=100, metavar="N", help="images of a process at a time")
+    parser.add_argument("--baseline", metavar="NAME", help="corruptions: the model that mCE is relative to")
+    parser.add_argument(
+        "--corrupted",
+        metavar="DIR|hfds/OWNER/NAME",
+        help="corruptions: files that are ready instead of made on the fly",
+    )
+    parser.add_argument(
+        "--eps-space", default="pixels", choices=("pixels", "normalised"), help="fgsm: the space of eps; default pixels"
+    )
+    parser.add_argument("--attack-steps", type=int, default=7, metavar="N", help="attacks: steps of each; default 7")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="threads of each process on the CPU; default its cores"
+    )
+    parser.add_argument("--debug", action="store_true", help="show where an error came from")
+    return parser
+
+
+def read_call(words: Sequence[str]) -> Call:
+    """Read the flags.
+
+    Raises:
+        RecipeError: everything that is wrong with them.
+    """
+    parser = make_parser()
+    given, unknown = parser.parse_known_args(words)
+    problems = _unknown_flags(parser, unknown)
+    if not given.model:
+        problems.append("--model is missing: the folder of a run, hf-hub:USER/NAME, local-dir:DIR or a name of timm")
+    for name, low in (("limit", 1), ("batch_size", 1), ("threads", 1), ("seed", 0), ("attack_steps", 1)):
+        value = getattr(given, name)
+        if value is not None and value < low:
+            problems.append(f"--{name.replace('_', '-')} must be at least {low}, got {value}")
+    suites = SUITE_NAMES.split(",") if given.suite == "all" else [name.strip() for name in given.suite.split(",")]
+    if problems:
+        raise RecipeError(problems)
+    from .bench import Options
+
+    return Call(
+        models=tuple(given.model),
+        suites=tuple(dict.fromkeys(suites)),
+        data=given.data,
+        data_dir=given.data_dir,
+        limit=given.limit,
+        batch_size=given.batch_size,
+        output=Path(given.output),
+        force=given.force,
+        baseline=given.baseline,
+        threads=given.threads,
+        options=Options(
+            seed=given.seed,
+            eps_space=given.eps_space,
+            attack_steps=given.attack_steps,
+            corrupted=given.corrupted,
+        ),
+    )
+
+
+def _failure(error: Exception) -> tuple[list[str], int]:
+    """Return the line and the exit code of a failure."""
+    from ..data.source import DataError
+    from ..sites import SiteError
+    from .bench import EvaluationError
+
+    text = " ".join(str(error).split())[:400]
+    if isinstance(error, (DataError, SiteError, EvaluationError)):
+        return [text], 2
+    if isinstance(error, OSError) and error.filename is not None:
+        return [f"cannot write or read {error.filename}: {error.strerror}"], 1
+    return [f"{type(error).__name__}: {text} (--debug shows where)"], 1
+
+
+def _complain(problems: Sequence[str], code: int) -> int:
+    """Print problems on the first process: the others have the same ones."""
+    if int(os.environ.get("RANK", 0)) == 0 or code == 1:
+        with suppress(BrokenPipeError):
+            for problem in problems:
+                print(f"evaluate.py: {problem}", file=sys.stderr, flush=True)
+    return code

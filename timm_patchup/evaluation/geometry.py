@@ -1,0 +1,93 @@
+"""Where mixed features lie (the paper's appendix C, figure 10): the angle rho = alpha_1 + alpha_2 - theta.
+
+theta is the angle between the flattened features of two samples, alpha_1 and alpha_2 those between each of them and
+their mixture. rho is 0 where the mixture lies between the two in their plane, as every interpolation of whole vectors
+does, and above 0 where it leaves the plane.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..draw import bernoulli
+from ..functional import grow_blocks, mix_features, seed_rate
+from ..sites import SiteError, list_sites, probe, resolve_sites
+from .activations import recorded
+from .bench import Bench, EvaluationError, Measured
+
+SITE, SAMPLES = "stage2", 100
+LAM, GAMMA, BLOCK_SIZE = 0.4, 0.5, 7
+METHODS = ("manifold_mixup", "soft_patchup", "hard_patchup")
+
+
+def settings(bench: Bench) -> dict[str, Any]:
+    return {"site": SITE, "lam": LAM, "gamma": GAMMA, "block_size": BLOCK_SIZE, "samples": SAMPLES, "unit": "radians"}
+
+
+def check(bench: Bench) -> None:
+    """Raise EvaluationError where there is no pair of samples, or no map of features at the site."""
+    if len(bench.images) < 2:
+        raise EvaluationError(f"suite geometry: pairs need two samples at least, got {len(bench.images)}")
+    model = bench.subject.classifier.model
+    sites = list_sites(model)
+    if SITE not in sites:
+        raise EvaluationError(f"suite geometry: {bench.subject.name} has no {SITE}, it has {', '.join(sites)}")
+    try:
+        probe(model, resolve_sites(model, [SITE]), torch.zeros(2, *bench.images.recipe.input_size))
+    except SiteError as error:
+        raise EvaluationError(f"suite geometry: {bench.subject.name}: {error}") from error
+
+
+def measure(bench: Bench) -> Measured:
+    """Return rho of every pair for each method: the same pairs, and the same mask for both modes of PatchUp."""
+    images, _, _ = bench.images.first(SAMPLES)
+    images = images.to(bench.device)
+    model = bench.subject.classifier.model
+    features_map = probe(model, resolve_sites(model, [SITE]), images)[SITE]
+    with torch.inference_mode(), recorded(model, [SITE]) as seen:
+        bench.subject.classifier(images)
+    # On the CPU in float64: rho is a small difference of angles.
+    features = seen[SITE].cpu().double()
+    if features_map.nhwc:
+        features = features.permute(0, 3, 1, 2)
+    generator = torch.Generator().manual_seed(bench.options.seed)
+    partner = pairs(len(features), generator)
+    rhos = {
+        name: angle_rho(features, features[partner], mixed) for name, mixed in mixtures(features, partner, generator)
+    }
+    values: dict[str, float | None] = {}
+    for name, rho in rhos.items():
+        values[f"{name} mean"], values[f"{name} max"] = float(rho.mean()), float(rho.max())
+    return Measured(values, {name: rho.tolist() for name, rho in rhos.items()}, count=len(features))
+
+
+def mixtures(features: Tensor, partner: Tensor, generator: torch.Generator) -> list[tuple[str, Tensor]]:
+    """Return the features (B, C, H, W) as each method mixes them with their partners."""
+    _, channels, height, width = features.shape
+    rate = seed_rate(GAMMA, BLOCK_SIZE, height, width)
+    blocks = grow_blocks(bernoulli((1, channels, height, width), rate, generator, features.device), BLOCK_SIZE)
+    everywhere = torch.ones(1, 1, 1, 1, dtype=torch.bool)
+    settings_of = {"manifold_mixup": (everywhere, LAM), "soft_patchup": (blocks, LAM), "hard_patchup": (blocks, None)}
+    return [
+        (name, mix_features(features, *settings_of[name][:1], partner, lam=settings_of[name][1])) for name in METHODS
+    ]
+
+
+def pairs(count: int, generator: torch.Generator) -> Tensor:
+    """Return a random permutation, int64 (count,), that leaves no sample to itself."""
+    order = torch.randperm(count, generator=generator)
+    partner = torch.empty_like(order)
+    partner[order] = order.roll(1)
+    return partner
+
+
+def angle_rho(first: Tensor, second: Tensor, mixed: Tensor) -> Tensor:
+    """Return rho of each pair in radians, float64 (B,)."""
+    return angle(first, mixed) + angle(second, mixed) - angle(first, second)
+
+
+def angle(first: Tensor, second: Tensor) -> Tensor:
+    """Return the angle between flattened vectors, (B,): by half-angles, exact also where arccos loses its digits."""
+    a, b = (torch.nn.functional.normalize(x.flatten(1).double(), dim=1, eps=1e-300) for x in (first, second))
+    return 2.0 * torch.atan2((a - b).norm(dim=1), (a + b).norm(dim=1))

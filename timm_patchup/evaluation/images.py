@@ -1,0 +1,94 @@
+"""The test images as a suite sees them: values in [0, 1], at the size of a model, with the row of every sample.
+
+The row in the split identifies a sample: what is random about it follows from the row, so it is the same for every
+model, batch size, number of processes and ``--limit``.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from ..data.loader import EVALUATION, EvaluationBatches, MemoryImages, SampleKey, StoredImages
+from ..data.source import DataError, Source, open_source
+from ..data.splits import take_stratified
+from ..recipe import Recipe
+
+# What says which images these are; the other keys of a recipe say how a model wants them.
+DATA_KEYS = ("dataset", "dataset_config", "val_split", "input_key", "target_key", "num_classes", "split_seed")
+Batch = tuple[Tensor, Tensor, Sequence[int]]
+
+
+def unit_recipe(recipe: Recipe, *, batch_size: int | None = None) -> Recipe:
+    """Return the recipe with the normalisation taken out: its images are in [0, 1]."""
+    channels = recipe.input_size[0]
+    changes = {"mean": [0.0] * channels, "std": [1.0] * channels}
+    sizes = {} if batch_size is None else {"validation_batch_size": batch_size}
+    return Recipe.from_dict(recipe.to_dict() | changes | sizes)
+
+
+def data_of(recipe: Recipe) -> dict[str, object]:
+    """Return the keys that say which images a recipe is tested on."""
+    return {name: getattr(recipe, name) for name in DATA_KEYS}
+
+
+class TestImages(Dataset[Batch]):
+    """Labelled test images in [0, 1]."""
+
+    __test__ = False  # the name is not that of a test
+
+    def __init__(self, source: Source, rows: np.ndarray, recipe: Recipe) -> None:
+        self.recipe, self.rows = recipe, rows
+        kind = StoredImages if recipe.crop_padding is None else MemoryImages
+        self._images = kind(source, rows, recipe)
+        self.labels = self._images.labels
+        self.kept: dict[tuple[Any, ...], Tensor] = {}  # what suites made of batches and the next model sees, too
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitems__(self, keys: Sequence[SampleKey]) -> Batch:
+        images, labels = self._images.__getitems__(keys)
+        return images, labels, self.rows[[sample for _, sample in keys]].tolist()
+
+    def loader(self, *, rank: int = 0, world_size: int = 1) -> DataLoader:
+        """Return the batches of a process; together the processes have every sample once."""
+        size = self.recipe.validation_batch_size
+        return DataLoader(
+            self,
+            batch_sampler=EvaluationBatches(len(self), batch_size=size, rank=rank, world_size=world_size),
+            collate_fn=_as_it_is,
+            num_workers=self.recipe.workers,
+            generator=torch.Generator(),  # so that making an iterator leaves the global generator alone
+        )
+
+    def first(self, count: int) -> Batch:
+        """Return the first samples, the same on every process."""
+        return self.__getitems__([(EVALUATION, sample) for sample in range(min(count, len(self)))])
+
+
+def load_images(recipe: Recipe, data_dir: str | Path | None, *, limit: int | None, batch_size: int) -> TestImages:
+    """Open the test split of a recipe; with a limit, so many samples with the classes in their proportions.
+
+    Raises:
+        DataError: the data is missing, or there is nothing to tell apart in it.
+    """
+    source = open_source(recipe, recipe.val_split, data_dir)
+    rows = np.arange(len(source.labels))
+    if limit is not None:
+        rows = rows[take_stratified(source.labels, limit, seed=recipe.split_seed)]
+    classes = np.unique(source.labels[rows])
+    if len(classes) < 2:
+        raise DataError(
+            f"the {len(rows)} test samples of {recipe.dataset} are all of class {classes[0]}: "
+            f"an evaluation needs two classes at least, give a larger --limit or other data"
+        )
+    return TestImages(source, rows, unit_recipe(recipe, batch_size=batch_size))
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
