@@ -119,7 +119,7 @@ def test_two_processes(script: Path, tmp_path: Path, launcher: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "--mix is missing: choose from"),
+        ([], "--mix or --recipe is missing: choose a method from"),
         (["--mix", "hrd_patchup"], "did you mean hard_patchup"),
         (["--mix", "hard_patchup", "--mix-gamma", "2"], "gamma must lie in [0, 1], got 2"),
         (["--mix", "hard_patchup", "--mix-gamma", "much"], "gamma must be a number in [0, 1], got 'much'"),

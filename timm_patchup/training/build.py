@@ -40,6 +40,9 @@ def make_accelerator(
     Raises:
         RecipeError: a launch that this loop does not support, or a batch that the processes cannot share.
     """
+    asked = [name for name in _SHARDED if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("1", "true", "yes")]
+    if asked:
+        raise RecipeError([f"{', '.join(asked)} is not supported: launch with one process or with --multi_gpu (DDP)"])
     precision = None if not recipe.amp else {"bfloat16": "bf16", "float16": "fp16"}[recipe.amp_dtype]
     try:
         accelerator = Accelerator(
@@ -58,9 +61,8 @@ def make_accelerator(
             f"{world_size} processes were started that do not know of each other (Accelerate sees "
             f"{accelerator.num_processes}): launch with recipes/accelerate/cpu_2.yaml or --multi_gpu --num_processes N"
         )
-    asked = [name for name in _SHARDED if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("1", "true", "yes")]
-    if accelerator.distributed_type not in _PLAIN or asked:
-        name = ", ".join(asked) or str(accelerator.distributed_type).rsplit(".", 1)[-1]
+    if accelerator.distributed_type not in _PLAIN:
+        name = str(accelerator.distributed_type).rsplit(".", 1)[-1]
         problems.append(f"{name} is not supported: launch with one process or with --multi_gpu (DDP)")
     if accelerator.mixed_precision == "fp16" and accelerator.device.type == "cpu":
         problems.append("float16 needs a GPU: on the CPU choose --amp-dtype bfloat16")
