@@ -154,3 +154,19 @@ def test_missing_script_and_help(tmp_path: Path, script: Path) -> None:
     assert done.returncode == 0
     assert "--mix-block-size" in done.stdout
     assert "--kd-model-name" in done.stdout
+
+
+def test_a_recipe_is_handed_to_the_script(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "args.yaml"
+    done = launch(script, "--recipe", "imagenet_hard_patchup", "--model", "test_resnet", "--output", out)
+    assert done.returncode == 0, done.stderr
+    assert "MixTask" in done.stdout
+    written = yaml.safe_load(out.read_text())
+    assert (written["mix"], written["mix_prob"], written["mix_gamma"]) == ("hard_patchup", 0.6, 0.5)
+    assert written["model"] == "test_resnet", "a flag overrides the recipe"
+    assert written["seed"] == 0, "a key that the script knows comes from the recipe"
+    assert "timm's script does not know lighting: 0.1 is left out" in done.stderr
+    wrong = launch(script, "--recipe", "imagenet_hard_patchp", "--output", out)
+    assert wrong.returncode == 2
+    assert "did you mean imagenet_hard_patchup" in wrong.stderr
+    assert wrong.stderr.count("\n") == 1
