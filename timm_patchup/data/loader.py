@@ -6,7 +6,7 @@ batch. Evaluation gives every sample to exactly one process, once.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -181,7 +181,7 @@ def load_data(recipe: "Recipe", data_dir: str | Path | None = None) -> Data:
         test=test,
         held_out=held_out,
         class_names=train_source.class_names,
-        fingerprint=_fingerprint(train_source.labels, train_rows, val_rows, test_source.labels, test_rows),
+        fingerprint=fingerprint(train_source.labels, train_rows, val_rows, test_source.labels, test_rows),
     )
 
 
@@ -201,7 +201,7 @@ def training_loader(
 
 
 def evaluation_loader(
-    images: MemoryImages | StoredImages, recipe: "Recipe", *, rank: int, world_size: int, pin_memory: bool = False
+    images: Sized, recipe: "Recipe", *, rank: int, world_size: int, pin_memory: bool = False
 ) -> DataLoader:
     """Return the loader of a process's share of an evaluation."""
     size = recipe.validation_batch_size
@@ -209,7 +209,7 @@ def evaluation_loader(
     return _loader(images, batches, recipe, pin_memory)
 
 
-def _loader(images: Dataset, batches: Sampler, recipe: "Recipe", pin_memory: bool) -> DataLoader:
+def _loader(images: Any, batches: Sampler, recipe: "Recipe", pin_memory: bool) -> DataLoader:
     return DataLoader(
         images,
         batch_sampler=batches,
@@ -249,7 +249,7 @@ def _decode(source: Source, rows: np.ndarray, recipe: "Recipe") -> Tensor:
     return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
 
 
-def _fingerprint(*arrays: np.ndarray) -> str:
+def fingerprint(*arrays: np.ndarray) -> str:
     """Return a short digest of labels and divisions: other data under the same name is noticed on resume."""
     digest = hashlib.sha256()
     for array in arrays:

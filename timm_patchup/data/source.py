@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from PIL import Image
 
+from ..network import error_chain, is_transport_trouble
 from .embedded import fashion_mini_dir
 
 if TYPE_CHECKING:
     from ..recipe import Recipe
 
 HUB_PREFIX = "hfds/"
-# Whatever the Hub's client uses for its requests: it has changed more than once.
-_TRANSPORTS = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
 # Names that image folders have for the same split.
 _SPLIT_FOLDERS = (("train", "training"), ("val", "valid", "validation", "test"))
 
@@ -161,12 +160,12 @@ def _load(recipe: "Recipe", path: str, config: str | None, split: str) -> Any:
         return datasets.load_dataset(path, config, split=split)
     except Exception as error:
         text = " ".join(str(error).split())
-        chain = _chain(error)
+        chain = error_chain(error)
         if any(isinstance(e, GatedRepoError) for e in chain) or "gated" in text.lower():
             way = f"accept its terms at {page}, log in with `hf auth login`, {local_way}"
             raise DataError(f"data set {path} is gated: {way}") from error
         unreachable = (ConnectionError, OfflineModeIsEnabled, TimeoutError)
-        if on_hub and (any(isinstance(e, unreachable) for e in chain) or _is_http_trouble(chain)):
+        if on_hub and (any(isinstance(e, unreachable) for e in chain) or is_transport_trouble(chain)):
             way = f"check the network (HF_HUB_OFFLINE, HF_ENDPOINT), {local_way}"
             raise DataError(f"data set {path} is not in the cache and the Hub cannot be reached: {way}") from error
         if isinstance(error, datasets.exceptions.DatasetNotFoundError):
@@ -178,16 +177,3 @@ def _load(recipe: "Recipe", path: str, config: str | None, split: str) -> Any:
         if isinstance(error, (OSError, ValueError, datasets.exceptions.DatasetsError)):
             raise DataError(f"{path}, split {split!r}, cannot be read: {text[:300]}") from error
         raise
-
-
-def _chain(error: BaseException | None) -> list[BaseException]:
-    chain: list[BaseException] = []
-    while error is not None and error not in chain:
-        chain.append(error)
-        error = error.__cause__ or error.__context__
-    return chain
-
-
-def _is_http_trouble(chain: Sequence[BaseException]) -> bool:
-    """Whether a transport failed before any answer came."""
-    return any(type(e).__module__.split(".")[0] in _TRANSPORTS for e in chain)

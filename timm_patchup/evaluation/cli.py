@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ..recipe import RecipeError
-from ..training.cli import _unknown_flags
+from ..training.cli import unknown_flags
 
 if TYPE_CHECKING:
     from .bench import Options
@@ -116,7 +116,7 @@ def read_call(words: Sequence[str]) -> Call:
     """
     parser = make_parser()
     given, unknown = parser.parse_known_args(words)
-    problems = _unknown_flags(parser, unknown)
+    problems = unknown_flags(parser, unknown)
     if not given.model:
         problems.append("--model is missing: the folder of a run, hf-hub:USER/NAME, local-dir:DIR or a name of timm")
     for name, low in (("limit", 1), ("batch_size", 1), ("threads", 1), ("seed", 0), ("attack_steps", 1)):

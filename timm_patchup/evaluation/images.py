@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ..data.loader import EVALUATION, EvaluationBatches, MemoryImages, SampleKey, StoredImages
+from ..data.loader import EVALUATION, MemoryImages, SampleKey, StoredImages, evaluation_loader
 from ..data.source import DataError, Source, open_source
 from ..data.splits import take_stratified
 from ..recipe import Recipe
@@ -57,14 +56,7 @@ class TestImages(Dataset[Batch]):
 
     def loader(self, *, rank: int = 0, world_size: int = 1) -> DataLoader:
         """Return the batches of a process; together the processes have every sample once."""
-        size = self.recipe.validation_batch_size
-        return DataLoader(
-            self,
-            batch_sampler=EvaluationBatches(len(self), batch_size=size, rank=rank, world_size=world_size),
-            collate_fn=_as_it_is,
-            num_workers=self.recipe.workers,
-            generator=torch.Generator(),  # so that making an iterator leaves the global generator alone
-        )
+        return evaluation_loader(self, self.recipe, rank=rank, world_size=world_size)
 
     def first(self, count: int) -> Batch:
         """Return the first samples, the same on every process."""
@@ -88,7 +80,3 @@ def load_images(recipe: Recipe, data_dir: str | Path | None, *, limit: int | Non
             f"an evaluation needs two classes at least, give a larger --limit or other data"
         )
     return TestImages(source, rows, unit_recipe(recipe, batch_size=batch_size))
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch

@@ -5,10 +5,10 @@ settings are the same.
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
+from ..files import replacing
 from ..recipe import RecipeError
 from .bench import Measured
 from .subject import Subject
@@ -81,10 +81,5 @@ class Results:
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file under another name and rename it, so that a reader never sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".partial-{path.name}")
-    try:
+    with replacing(path) as partial:
         partial.write_bytes(content)
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..data.loader import _fingerprint
+from ..data.loader import fingerprint
 from ..recipe import Recipe, RecipeError, load_recipe
-from ..recipe.compose import _nearest, _read, list_benchmarks, list_recipes, recipes_dir
+from ..recipe.compose import list_benchmarks, list_recipes, nearest, read_keys, recipes_dir
 from ..training.build import make_accelerator
 from .bench import Bench
 from .images import TestImages, data_of, load_images
@@ -38,7 +38,7 @@ def run(call: "Call") -> Results:
     with accelerator.main_process_first():  # one download, one cache
         images = _images_of(subjects, data, call)
     first = images[subjects[0].name]
-    header = data_of(data) | {"samples": len(first), "fingerprint": _fingerprint(first.labels.numpy(), first.rows)}
+    header = data_of(data) | {"samples": len(first), "fingerprint": fingerprint(first.labels.numpy(), first.rows)}
     results = Results(call.output, header, force=call.force)
     if call.baseline is not None and call.baseline not in {*results.models, *(subject.name for subject in subjects)}:
         known = [*results.models, *(subject.name for subject in subjects)]
@@ -83,11 +83,11 @@ def _named_data(name: str) -> Recipe:
     if name in list_recipes() or Path(name).suffix in (".yaml", ".yml"):
         return load_recipe(name)
     parts = sorted(path.stem for path in part.parent.glob("*.yaml"))
-    data_parts = [stem for stem in parts if "dataset" in _read(part.parent / f"{stem}.yaml", ()).values]
+    data_parts = [stem for stem in parts if "dataset" in read_keys(part.parent / f"{stem}.yaml", ()).values]
     if name in data_parts:
-        return Recipe.from_dict(_read(part, ()).values)
+        return Recipe.from_dict(read_keys(part, ()).values)
     known = [*list_benchmarks(), *data_parts]
-    raise RecipeError([f"--data: unknown data {name!r}{_nearest(name, known)}; data are {', '.join(data_parts)}"])
+    raise RecipeError([f"--data: unknown data {name!r}{nearest(name, known)}; data are {', '.join(data_parts)}"])
 
 
 def _check_classes(subjects: list[Subject], data: Recipe) -> None:

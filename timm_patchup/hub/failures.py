@@ -2,11 +2,10 @@
 
 from typing import Literal
 
+from ..network import error_chain, is_transport_trouble
 from .load import HubError
 from .privacy import Private
 
-# Whatever the Hub's client uses for its requests: it has changed more than once.
-_TRANSPORTS = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
 _QUOTA_STATUS = (402, 413, 507)
 _QUOTA_WORDS = ("quota", "storage limit", "storage space", "payment required")
 _AGAIN = "nothing is lost and what is up already is not sent twice: push again"
@@ -18,7 +17,7 @@ def explain(error: BaseException, repo: str, *, doing: Literal["push", "load"]) 
 
     if isinstance(error, HubError):
         return error
-    chain = _chain(error)
+    chain = error_chain(error)
     if any(isinstance(e, errors.LocalTokenNotFoundError) for e in chain):
         return no_token()
     if isinstance(error, errors.HFValidationError):
@@ -73,12 +72,4 @@ def _is_unreachable(chain: list[BaseException]) -> bool:
     from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
     plain = (ConnectionError, TimeoutError, LocalEntryNotFoundError, OfflineModeIsEnabled)
-    return any(isinstance(e, plain) or type(e).__module__.split(".")[0] in _TRANSPORTS for e in chain)
-
-
-def _chain(error: BaseException | None) -> list[BaseException]:
-    chain: list[BaseException] = []
-    while error is not None and error not in chain:
-        chain.append(error)
-        error = error.__cause__ or error.__context__
-    return chain
+    return any(isinstance(e, plain) for e in chain) or is_transport_trouble(chain)

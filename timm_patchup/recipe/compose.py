@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from .schema import MIX_PREFIX, Recipe, RecipeError, _nearest
+from .schema import MIX_PREFIX, Recipe, RecipeError, nearest
 
 DEFAULT = "fashion_mini_hard_patchup"
 
@@ -97,16 +97,16 @@ def split_name(name: str) -> tuple[str, str]:
     if name in list_benchmarks():
         candidates = ", ".join(f"{name}_{method}" for method in list_recipe_methods())
         raise RecipeError([f"{name!r} is a benchmark, a recipe also names the method: {candidates}"])
-    hint = _nearest(name, list_recipes())
+    hint = nearest(name, list_recipes())
     raise RecipeError([f"no recipe {name!r}{hint or '; --list-recipes shows all'}"])
 
 
 def _compose(source: str | Path) -> Keys:
     path = Path(source)
     if path.suffix in (".yaml", ".yml") or path.is_file():
-        return _read(path, seen=())
+        return read_keys(path, seen=())
     benchmark, method = split_name(str(source))
-    keys = _read(recipes_dir() / "benchmarks" / f"{benchmark}.yaml", seen=())
+    keys = read_keys(recipes_dir() / "benchmarks" / f"{benchmark}.yaml", seen=())
     _apply_method(keys, method)
     return keys
 
@@ -120,7 +120,8 @@ def _apply_method(keys: Keys, method: str) -> None:
             keys.values.update(differing)
 
 
-def _read(path: Path, seen: tuple[Path, ...]) -> Keys:
+def read_keys(path: Path, seen: tuple[Path, ...]) -> Keys:
+    """Read a file of keys and what it includes."""
     if path in seen:
         raise RecipeError([f"{path} includes itself"])
     own = _mapping(path)
@@ -132,9 +133,9 @@ def _read(path: Path, seen: tuple[Path, ...]) -> Keys:
         part = recipes_dir() / "parts" / f"{name}.yaml"
         beside = path.parent / str(name)
         if part.is_file():
-            keys.update(_read(part, seen=(*seen, path)))
+            keys.update(read_keys(part, seen=(*seen, path)))
         elif beside.is_file():
-            keys.update(_read(beside, seen=(*seen, path)))
+            keys.update(read_keys(beside, seen=(*seen, path)))
         else:
             keys.update(_compose(str(name)))
     keys.values.update(own)

@@ -157,16 +157,17 @@ class Recipe:
         hints = get_type_hints(cls)
         taken: dict[str, Any] = {}
         settings: dict[str, Any] = {}
+        known_settings = list_settings()
         for name, value in values.items():
             if name in known:
                 try:
                     taken[name] = _typed(name, value, hints[name], known[name].metadata)
                 except ValueError as error:
                     problems.append(str(error))
-            elif name.startswith(MIX_PREFIX) and name.removeprefix(MIX_PREFIX) in list_settings():
+            elif name.startswith(MIX_PREFIX) and name.removeprefix(MIX_PREFIX) in known_settings:
                 settings[name.removeprefix(MIX_PREFIX)] = _plain(value)
             else:
-                problems.append(f"unknown key {name!r}{_nearest(name, list_keys())}")
+                problems.append(f"unknown key {name!r}{nearest(name, list_keys())}")
         mix = taken.get("mix", "none")
         problems += _method_problems(mix, settings)
         problems += cls(**taken)._contradictions()
@@ -228,7 +229,7 @@ def list_keys() -> list[str]:
 
 def _method_problems(mix: str, settings: Mapping[str, Any]) -> list[str]:
     if mix not in list_methods():
-        return [f"mix: unknown method {mix!r}{_nearest(mix, list_methods())}"]
+        return [f"mix: unknown method {mix!r}{nearest(mix, list_methods())}"]
     known = method_parameters(mix)
     return [
         f"{MIX_PREFIX}{name} is not a setting of {mix}; it has {', '.join(MIX_PREFIX + k for k in list_settings(mix))}"
@@ -242,7 +243,7 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _nearest(name: str, names: Sequence[str]) -> str:
+def nearest(name: str, names: Sequence[str]) -> str:
     near = get_close_matches(str(name), names, n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 

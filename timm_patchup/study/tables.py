@@ -2,10 +2,10 @@
 
 import csv
 import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..files import replacing
 from .collect import Row
 from .definition import Study
 
@@ -111,9 +111,8 @@ def draw(study: Study, rows: Sequence[Row], path: Path) -> None:
         axes.set_title(benchmark, fontsize=9)
         axes.grid(alpha=0.3)
     figure.suptitle(study.title, fontsize=10)
-    partial = path.with_name(f".partial-{path.name}")
-    figure.savefig(partial, dpi=110, format="png")
-    partial.replace(path)
+    with replacing(path) as partial:
+        figure.savefig(partial, dpi=110, format="png")
 
 
 def _mean_std(row: Row, whose: str) -> tuple[float | None, float]:
@@ -128,11 +127,6 @@ def _tick(row: Row) -> str:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file under another name and rename it: a reader never sees half of it."""
-    partial = path.with_name(f".partial-{path.name}")
-    try:
+    """Write a text file, whole or not at all."""
+    with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise

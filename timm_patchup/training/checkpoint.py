@@ -9,7 +9,6 @@ randomness of a run follows from (seed, rank, update), see ``loop.py``.
 import hashlib
 import io
 import json
-import os
 import pickle
 import shutil
 from dataclasses import dataclass
@@ -22,8 +21,9 @@ from safetensors.torch import load_file
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
+from ..files import PARTIAL, replacing
+
 FORMAT = 1
-_PARTIAL = ".partial-"
 _ASIDE = "aside-"
 Weights = dict[str, Tensor]
 
@@ -60,7 +60,7 @@ class Checkpoints:
         are. Later steps, of a run that was resumed from an older checkpoint, are gone then, too.
         """
         target = self.folder / f"step-{step:08d}"
-        partial = self.folder / f"{_PARTIAL}{target.name}"
+        partial = self.folder / f"{PARTIAL}{target.name}"
         self.clean()
         partial.mkdir(parents=True)
         try:
@@ -72,7 +72,7 @@ class Checkpoints:
             manifest = {"format": FORMAT, "step": step, "best": best, "sha256": sums}
             (partial / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
             if target.exists():
-                target.rename(self.folder / f"{_PARTIAL}old-{target.name}")
+                target.rename(self.folder / f"{PARTIAL}old-{target.name}")
             partial.rename(target)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -87,13 +87,8 @@ class Checkpoints:
     def save_best(self, name: str, weights: Weights) -> None:
         """Write the weights of the best epoch so far."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        partial = self.folder / f"{_PARTIAL}{name}"
-        try:
+        with replacing(self.folder / name) as partial:
             _save_weights(weights, partial)
-            os.replace(partial, self.folder / name)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
 
     def load_best(self, name: str) -> Weights:
         try:
@@ -121,7 +116,7 @@ class Checkpoints:
 
     def clean(self) -> None:
         """Remove what writes that were cut off have left."""
-        for path in self.folder.glob(f"{_PARTIAL}*"):
+        for path in self.folder.glob(f"{PARTIAL}*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _prune(self, newest: Path) -> None:

@@ -71,7 +71,7 @@ def _run(words: Sequence[str]) -> int:
         print_recipes()
         return 0
     call, problems = _read_call(namespace)
-    problems = _unknown_flags(parser, unknown) + problems
+    problems = unknown_flags(parser, unknown) + problems
     recipe = None
     try:
         recipe = load_recipe(call.source or DEFAULT, call.overrides)
@@ -163,7 +163,7 @@ def _read_call(namespace: argparse.Namespace) -> tuple[Call, list[str]]:
     return call, problems
 
 
-def _unknown_flags(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> list[str]:
+def unknown_flags(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> list[str]:
     problems = []
     known = [flag for flag in parser._option_string_actions if flag.startswith("--")]
     for word in unknown:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..files import replacing
 from .run_folder import Row
 
 
@@ -35,6 +36,5 @@ def draw_curves(rows: Sequence[Row], path: Path, *, title: str, best_epoch: int 
         axes.grid(alpha=0.3)
         axes.legend(loc="upper right")
     figure.suptitle(title)
-    partial = path.with_name(f".partial-{path.name}")
-    figure.savefig(partial, dpi=110, format="png")
-    partial.replace(path)
+    with replacing(path) as partial:
+        figure.savefig(partial, dpi=110, format="png")

@@ -8,13 +8,13 @@ them.
 import csv
 import io
 import json
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from ..files import replacing
 from ..recipe import Recipe, RecipeError, load_recipe
 
 try:
@@ -127,19 +127,9 @@ class RunFolder:
 
     def copy_in(self, source: Path, name: str) -> None:
         """Put a copy of a file into the folder, whole or not at all."""
-        partial = self.path / f".partial-{name}"
-        try:
+        with replacing(self.path / name) as partial:
             shutil.copyfile(source, partial)
-            os.replace(partial, self.path / name)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
 
     def write_text(self, name: str, text: str) -> None:
-        partial = self.path / f".partial-{name}"
-        try:
+        with replacing(self.path / name) as partial:
             partial.write_text(text, encoding="utf-8")
-            os.replace(partial, self.path / name)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise

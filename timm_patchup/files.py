@@ -1,0 +1,20 @@
+"""Writing files whole or not at all: a reader never sees half of one, and a write that fails leaves the old one."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PARTIAL = ".partial-"
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give another name beside the path to write to; the file takes its place where that went well, else is removed."""
+    partial = path.with_name(f"{PARTIAL}{path.name}")
+    try:
+        yield partial
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
