@@ -23,8 +23,8 @@ def test_wrong_calls_are_one_line_each(tmp_path: Path) -> None:
     assert "--model is missing" in refused(*report)
     assert "--limit must be at least 1, got 0" in refused("--model", run, "--limit", 0, *report)
     assert "did you mean affine" in refused("--model", run, "--suite", "clean,afine", *report)
-    assert "no such run" in refused("--model", tmp_path / "nothing", *report)
-    assert "no recipe.yaml" in refused("--model", tmp_path, *report)
+    assert "no such folder; a model of the Hub is hf-hub:USER/NAME" in refused("--model", tmp_path / "nothing", *report)
+    assert "neither a run (recipe.yaml) nor a model for timm" in refused("--model", tmp_path, *report)
     line = refused("--model", "preactresnet8", "--data", "fashion_mini", *report)
     assert "weights cannot be loaded" in line, "random weights are not worth a report"
     assert "did you mean resnet" in refused("--model", "resnet55", "--data", "fashion_mini", *report)
@@ -46,10 +46,10 @@ def test_missing_or_foreign_weights(tmp_path: Path) -> None:
     (tmp_path / "run" / "model.safetensors").write_bytes(b"no weights at all")
     assert "damaged" in refused("--model", tmp_path / "run", *report)
     save_file({"stem.weight": torch.zeros(3)}, tmp_path / "run" / "model.safetensors")
-    assert "does not fit the recipe" in refused("--model", tmp_path / "run", *report)
+    assert "does not fit the network" in refused("--model", tmp_path / "run", *report)
     save_for_hf(timm.create_model("test_resnet"), tmp_path / "pickled", safe_serialization=False)
     source = f"local-dir:{tmp_path / 'pickled'}"
-    assert "pickled weights are not loaded" in refused("--model", source, "--data", "fashion_mini", *report)
+    assert "pickles never are" in refused("--model", source, "--data", "fashion_mini", *report)
 
 
 def test_data_that_says_nothing(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_data_that_says_nothing(tmp_path: Path) -> None:
     folder = write_image_folder(tmp_path / "three", {"train": 3, "val": 3}, classes=3)
     assert "the data has 3 classes, num_classes is 10" in refused("--model", trained(), "--data-dir", folder, *report)
     empty = write_parquet(tmp_path / "empty", {"train": 4, "test": 0})
-    assert "empty" in refused("--model", trained(), "--data-dir", empty, *report)
+    assert "split 'test' is empty" in refused("--model", trained(), "--data-dir", empty, *report)
 
 
 def test_small_images_are_refused_before_anything_is_measured(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """PatchUp for timm: a mixup-style regulariser that swaps or mixes blocks of hidden feature maps."""
 
+from importlib import import_module
+from types import ModuleType
+
 from . import models
 from .draw import Draw
 from .methods import create_mixer, list_methods
@@ -22,3 +25,10 @@ __all__ = [
     "register",
     "unregister",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Import ``timm_patchup.hub`` when it is first asked for: most programs do without."""
+    if name == "hub":
+        return import_module(".hub", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -135,8 +135,30 @@ def _local(recipe: "Recipe", folder: Path, split: str) -> HubSource:
             config = recipe.dataset_config
         elif (folder / recipe.dataset_config).is_dir():
             folder = folder / recipe.dataset_config
-    rows = _load(recipe, str(folder), config, split)
+    try:
+        rows = _load(recipe, str(folder), config, split)
+    except DataError as error:
+        rows = _load_files(recipe, folder, split, error)
     return HubSource(rows, input_key=recipe.input_key, target_key=recipe.target_key)
+
+
+def _load_files(recipe: "Recipe", folder: Path, split: str, error: DataError) -> Any:
+    """Open the files of one split by their names: where there are no others, or ``datasets`` names splits otherwise.
+
+    Raises:
+        DataError: the one given, where that does not help either.
+    """
+    import pyarrow.parquet
+
+    files = sorted(map(str, folder.rglob(f"{split}-*.parquet")))
+    try:
+        if files and not any(pyarrow.parquet.read_metadata(file).num_rows for file in files):
+            raise DataError(f"split {split!r} is empty") from error
+        if files:
+            return _load(recipe, "parquet", None, split, files=files)
+    except (OSError, pyarrow.ArrowException):
+        pass
+    raise error
 
 
 def _config_names(folder: Path) -> list[str]:
@@ -148,16 +170,16 @@ def _config_names(folder: Path) -> list[str]:
         raise DataError(f"{folder} holds no data set: {' '.join(str(error).split())[:200]}") from error
 
 
-def _load(recipe: "Recipe", path: str, config: str | None, split: str) -> Any:
+def _load(recipe: "Recipe", path: str, config: str | None, split: str, *, files: list[str] | None = None) -> Any:
     """Call ``datasets.load_dataset``, with what can go wrong in one line each."""
     import datasets
     from huggingface_hub.errors import GatedRepoError, OfflineModeIsEnabled
 
-    on_hub = recipe.dataset.startswith(HUB_PREFIX) and not Path(path).is_dir()
+    on_hub = recipe.dataset.startswith(HUB_PREFIX) and not Path(path).is_dir() and files is None
     page = f"https://huggingface.co/datasets/{path}"
     local_way = "or give --data-dir with a local folder in the Hub's layout"
     try:
-        return datasets.load_dataset(path, config, split=split)
+        return datasets.load_dataset(path, config, split=split, data_files={split: files} if files else None)
     except Exception as error:
         text = " ".join(str(error).split())
         chain = error_chain(error)

@@ -110,6 +110,7 @@ def evaluation_transform(recipe: "Recipe") -> Any:
         (recipe.input_size[1], recipe.input_size[2]),
         is_training=False,
         crop_pct=recipe.crop_pct,
+        crop_mode=recipe.crop_mode,
         interpolation=recipe.interpolation,
         mean=tuple(recipe.mean),
         std=tuple(recipe.std),

@@ -1,12 +1,14 @@
 """One evaluation from its call to its report: load the models, open the data, run what is missing, write."""
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..data.loader import fingerprint
-from ..recipe import Recipe, RecipeError, load_recipe
-from ..recipe.compose import list_benchmarks, list_recipes, nearest, read_keys, recipes_dir
+from ..data.source import HUB_PREFIX
+from ..hub.benchmarks import fetch_splits
+from ..hub.weights import HubError
+from ..recipe import Recipe, RecipeError
+from ..recipe.data_names import find_data_recipe, load_data_recipe
 from ..training.build import make_accelerator
 from .bench import Bench
 from .images import TestImages, data_of, load_images
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from .cli import Call
 
 # How a model wants its images; the rest of a recipe says nothing about them.
-_IMAGE_KEYS = ("input_size", "crop_pct", "interpolation", "crop_padding")
+_IMAGE_KEYS = ("input_size", "crop_pct", "crop_mode", "interpolation", "crop_padding")
 
 
 def run(call: "Call") -> Results:
@@ -61,33 +63,31 @@ def run(call: "Call") -> Results:
 
 
 def find_data(name: str | None, subjects: list[Subject]) -> Recipe:
-    """Return a recipe whose data keys say what to test on: of a name, or that of the runs."""
+    """Return a recipe whose data keys say what to test on: of a name, or that of the models' recipes."""
     if name is not None:
-        return _named_data(name)
-    runs = [subject for subject in subjects if subject.trained_here]
-    if not runs:
-        raise RecipeError([f"{subjects[0].name} is no run, so it does not say what to test it on: give --data NAME"])
-    for other in runs[1:]:
-        differing = [key for key, value in data_of(other.recipe).items() if value != getattr(runs[0].recipe, key)]
+        return load_data_recipe(name)
+    known = [(subject, _trained_on(subject)) for subject in subjects if subject.has_recipe]
+    if not known:
+        raise RecipeError([f"{subjects[0].name} does not say what it was trained on: give --data NAME to test it on"])
+    first, data = known[0]
+    for subject, other in known[1:]:
+        differing = [key for key, value in data_of(other).items() if value != getattr(data, key)]
         if differing:
             raise RecipeError(
-                [f"{runs[0].name} and {other.name} differ in {', '.join(differing)}: name the data to test on, --data"]
+                [f"{first.name} and {subject.name} differ in {', '.join(differing)}: name the data to test on, --data"]
             )
-    return runs[0].recipe
+    return data
 
 
-def _named_data(name: str) -> Recipe:
-    part = recipes_dir() / "parts" / f"{name}.yaml"
-    if name in list_benchmarks():
-        return load_recipe(f"{name}_none")
-    if name in list_recipes() or Path(name).suffix in (".yaml", ".yml"):
-        return load_recipe(name)
-    parts = sorted(path.stem for path in part.parent.glob("*.yaml"))
-    data_parts = [stem for stem in parts if "dataset" in read_keys(part.parent / f"{stem}.yaml", ()).values]
-    if name in data_parts:
-        return Recipe.from_dict(read_keys(part, ()).values)
-    known = [*list_benchmarks(), *data_parts]
-    raise RecipeError([f"--data: unknown data {name!r}{nearest(name, known)}; data are {', '.join(data_parts)}"])
+def _trained_on(subject: Subject) -> Recipe:
+    """Return the data of a model's recipe; where the recipe came with the weights, only if it is one of ours."""
+    if subject.is_run:
+        return subject.recipe
+    data = find_data_recipe(subject.recipe.dataset)
+    if data is None:
+        dataset = subject.recipe.dataset
+        raise RecipeError([f"{subject.name} was trained on {dataset}, which is no benchmark: give --data NAME"])
+    return data
 
 
 def _check_classes(subjects: list[Subject], data: Recipe) -> None:
@@ -102,21 +102,32 @@ def _check_classes(subjects: list[Subject], data: Recipe) -> None:
 
 def _images_of(subjects: list[Subject], data: Recipe, call: "Call") -> dict[str, TestImages]:
     """Open the test images for each model; models that want them alike share them."""
+    data_dir = call.data_dir or _test_split_of(data)
     opened: dict[str, TestImages] = {}
     images: dict[str, TestImages] = {}
     for subject in subjects:
         kind = str([getattr(subject.recipe, key) for key in _IMAGE_KEYS])
         if kind not in opened:
             recipe = Recipe.from_dict(subject.recipe.to_dict() | data_of(data))
-            opened[kind] = load_images(recipe, call.data_dir, limit=call.limit, batch_size=call.batch_size)
+            opened[kind] = load_images(recipe, data_dir, limit=call.limit, batch_size=call.batch_size)
         images[subject.name] = opened[kind]
     return images
+
+
+def _test_split_of(data: Recipe) -> str | None:
+    """Return a folder with the test images alone; None where the data must be opened in another way."""
+    if not data.dataset.startswith(HUB_PREFIX):
+        return None
+    try:
+        return str(fetch_splits(data, [data.val_split]))
+    except HubError:  # stored in another way, or only in the cache of ``datasets``, which tells what is wrong
+        return None
 
 
 def _measure(name: str, bench: Bench, results: Results, *, force: bool) -> None:
     suite, subject, seed = SUITES[name], bench.subject, bench.options.seed
     recipe = subject.recipe
-    common: dict[str, Any] = {"input_size": recipe.input_size, "crop_pct": recipe.crop_pct}
+    common: dict[str, Any] = {key: getattr(recipe, key) for key in ("input_size", "crop_pct", "crop_mode")}
     settings = common | suite.settings(bench)
     say = bench.accelerator.print
     if not force and results.has(name, subject, seed=seed, settings=settings):

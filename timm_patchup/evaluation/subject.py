@@ -7,24 +7,18 @@ read from safetensors files.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
-from .. import models  # noqa: F401  (registers the nets of the paper with timm)
+from ..hub.load import FOLDER, HUB, load_with_recipe
+from ..hub.weights import HubError
 from ..recipe import Recipe, RecipeError
-from ..training.build import build_model
-from ..training.run_folder import RunFolder
-
-WEIGHTS = "model.safetensors"
-HUB, FOLDER = "hf-hub:", "local-dir:"
+from ..recipe.compose import nearest
 
 
 class Normalised(nn.Module):
@@ -51,8 +45,9 @@ class Subject:
         name: what tables call it.
         source: what it was loaded from, as it was given.
         classifier: takes images in [0, 1]; in eval mode.
-        recipe: that of the run; for a model from elsewhere one with its image keys, and no data.
-        trained_here: whether the recipe says how it was trained.
+        recipe: that of the run or the export; for a model from elsewhere one with its image keys, and no data.
+        has_recipe: whether the recipe says how it was trained.
+        is_run: whether it is a run on this machine.
         weights: a digest of its parameters and buffers.
     """
 
@@ -60,7 +55,8 @@ class Subject:
     source: str
     classifier: Normalised
     recipe: Recipe
-    trained_here: bool
+    has_recipe: bool
+    is_run: bool
     weights: str
 
     @property
@@ -70,8 +66,10 @@ class Subject:
     def describe(self) -> dict[str, Any]:
         """Return what results.json says of the model; the name of a folder, never its path."""
         known = {"weights": self.weights, "architecture": self.recipe.model}
-        if not self.trained_here:
-            return known | {"source": self.source if not self.source.startswith(FOLDER) else FOLDER + self.name}
+        if not self.is_run:
+            known["source"] = FOLDER + self.name if Path(self.source.removeprefix(FOLDER)).is_dir() else self.source
+        if not self.has_recipe:
+            return known
         return known | {"method": self.recipe.mix, "seed": self.recipe.seed, "recipe": self.recipe.to_dict()}
 
 
@@ -96,13 +94,27 @@ def load_subjects(sources: Sequence[str]) -> list[Subject]:
 
 
 def _load(source: str, name: str) -> Subject:
-    if source.startswith((HUB, FOLDER)):
-        model = _from_timm_layout(source)
-    elif Path(source).exists() or "/" in source or source.startswith("."):
-        recipe, model = _from_run(Path(source))
-        return _subject(name, source, model, recipe, trained_here=True)
+    if source.startswith((HUB, FOLDER, ".")) or "/" in source or Path(source).exists():
+        known = source if source.startswith((HUB, FOLDER)) else FOLDER + source
+        try:
+            loaded = load_with_recipe(known)
+        except HubError as error:
+            raise RecipeError([f"--model {error}"]) from error
+        if loaded.recipe is not None:
+            return _subject(name, source, loaded.model, loaded.recipe, has_recipe=True, is_run=loaded.is_run)
+        model = loaded.model
     else:
         model = _from_registry(source)
+    return _subject(name, source, model, _image_recipe(model, source), has_recipe=False, is_run=False)
+
+
+def _subject(name: str, source: str, model: nn.Module, recipe: Recipe, *, has_recipe: bool, is_run: bool) -> Subject:
+    classifier = Normalised(model, recipe.mean, recipe.std).eval().requires_grad_(False)
+    return Subject(name, source, classifier, recipe, has_recipe, is_run, _digest(model))
+
+
+def _image_recipe(model: nn.Module, source: str) -> Recipe:
+    """Return a recipe with nothing but the images of a model from elsewhere."""
     config = resolve_model_data_config(model)
     keys = {
         "model": (getattr(model, "pretrained_cfg", None) or {}).get("architecture", source),
@@ -111,72 +123,24 @@ def _load(source: str, name: str) -> Subject:
         "mean": list(config["mean"]),
         "std": list(config["std"]),
         "crop_pct": config["crop_pct"],
+        "crop_mode": config["crop_mode"],
         "interpolation": config["interpolation"],
     }
-    return _subject(name, source, model, Recipe.from_dict(keys), trained_here=False)
-
-
-def _subject(name: str, source: str, model: nn.Module, recipe: Recipe, *, trained_here: bool) -> Subject:
-    classifier = Normalised(model, recipe.mean, recipe.std).eval().requires_grad_(False)
-    return Subject(name, source, classifier, recipe, trained_here, _digest(model))
-
-
-def _from_run(folder: Path) -> tuple[Recipe, nn.Module]:
-    if not folder.is_dir():
-        raise RecipeError([f"--model {folder}: no such run"])
-    if not (folder / "recipe.yaml").is_file():
-        hint = f"; give {FOLDER}{folder} for a folder in timm's layout" if (folder / "config.json").is_file() else ""
-        raise RecipeError([f"--model {folder}: no run lies there, it has no recipe.yaml{hint}"])
-    file = folder / WEIGHTS
-    if not file.is_file():
-        raise RecipeError(
-            [f"--model {folder}: the run has no {WEIGHTS} yet, go on with it: train.py --resume {folder}"]
-        )
-    recipe = RunFolder(folder).recipe()
-    model = build_model(Recipe.from_dict(recipe.to_dict() | {"pretrained": False}))
     try:
-        model.load_state_dict(load_file(file))
-    except (RuntimeError, SafetensorError) as error:
-        text = " ".join(str(error).split())[:200]
-        raise RecipeError([f"--model {folder}: {WEIGHTS} does not fit the recipe or is damaged: {text}"]) from error
-    return recipe, model
-
-
-def _from_timm_layout(source: str) -> nn.Module:
-    where = source.removeprefix(HUB).removeprefix(FOLDER)
-    refused = f"--model {source}: no {WEIGHTS} there, and pickled weights are not loaded"
-    if source.startswith(FOLDER):
-        missing = [name for name in ("config.json", WEIGHTS) if not (Path(where) / name).is_file()]
-        if missing:
-            raise RecipeError([f"--model {source}: no {missing[0]} there" if missing[0] != WEIGHTS else refused])
-    else:
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import EntryNotFoundError
-
-        try:
-            hf_hub_download(where.partition("@")[0], WEIGHTS, revision=where.partition("@")[2] or None)
-        except EntryNotFoundError as error:
-            raise RecipeError([refused]) from error
-        except Exception as error:  # whatever the Hub's client and its transport raise
-            text = " ".join(str(error).split())[:200]
-            raise RecipeError([f"--model {source}: cannot be read from the Hub: {text}"]) from error
-    return _created(source)
+        return Recipe.from_dict(keys)
+    except RecipeError as error:
+        raise RecipeError([f"--model {source}: {problem}" for problem in error.problems]) from error
 
 
 def _from_registry(name: str) -> nn.Module:
     if not timm.is_model(name.partition(".")[0]):
-        near = get_close_matches(name, timm.list_models(), n=3, cutoff=0.5)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        hint = nearest(name, timm.list_models())
         raise RecipeError([f"--model {name}: no such run, and timm has no such model{hint}"])
-    return _created(name)
-
-
-def _created(source: str) -> nn.Module:
     try:
-        return timm.create_model(source, pretrained=True)
+        return timm.create_model(name, pretrained=True)
     except Exception as error:  # whatever the Hub's client, the files and the model's constructor raise
         text = " ".join(str(error).split())[:200]
-        raise RecipeError([f"--model {source}: the weights cannot be loaded: {text}"]) from error
+        raise RecipeError([f"--model {name}: the weights cannot be loaded: {text}"]) from error
 
 
 def _names(sources: Sequence[str]) -> list[str]:

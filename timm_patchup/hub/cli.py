@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .export import export, is_export
-from .load import REPO, HubError
+from .load import REPO
 from .push import files_of, push
+from .weights import HubError
 
 EXPORT = "hub"
 

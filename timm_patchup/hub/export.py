@@ -25,8 +25,9 @@ from ..recipe import Recipe
 from ..training.curves import draw_curves
 from ..training.run_folder import COLUMNS, RunFolder
 from .card import Facts, make_card
-from .load import WEIGHTS, HubError, load_run, network_arguments
+from .from_run import load_run, network_arguments
 from .privacy import Private, without_comments
+from .weights import WEIGHTS, HubError
 
 REPORT = "report"
 DEFAULT_LICENSE = "apache-2.0"
@@ -53,8 +54,8 @@ def export(run_dir: str | Path, out_dir: str | Path, *, license: str | None = No
     run, out = RunFolder(Path(run_dir)), Path(out_dir)
     _refuse_unfinished(run)
     _refuse_foreign(out)
-    model = load_run(run.path)
-    recipe, results = run.recipe(), run.results()
+    model, recipe = load_run(run.path)
+    results = run.results()
     private = Private(folders=(run.path, out, Path.cwd()), known=_known_words(recipe, results))
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.parent / f".partial-{out.name}"

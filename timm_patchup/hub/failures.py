@@ -3,15 +3,15 @@
 from typing import Literal
 
 from ..network import error_chain, is_transport_trouble
-from .load import HubError
 from .privacy import Private
+from .weights import HubError
 
 _QUOTA_STATUS = (402, 413, 507)
 _QUOTA_WORDS = ("quota", "storage limit", "storage space", "payment required")
 _AGAIN = "nothing is lost and what is up already is not sent twice: push again"
 
 
-def explain(error: BaseException, repo: str, *, doing: Literal["push", "load"]) -> HubError:
+def explain(error: BaseException, repo: str, *, doing: Literal["push", "load", "fetch"]) -> HubError:
     """Return the error to show for whatever happened while talking to the Hub."""
     from huggingface_hub import errors
 
@@ -20,6 +20,8 @@ def explain(error: BaseException, repo: str, *, doing: Literal["push", "load"]) 
     chain = error_chain(error)
     if any(isinstance(e, errors.LocalTokenNotFoundError) for e in chain):
         return no_token()
+    if doing == "fetch":
+        return _not_fetched(error, chain, repo)
     if isinstance(error, errors.HFValidationError):
         return HubError(f"--repo is USER/NAME as the Hub allows it, got {repo!r}", code=2)
     status = next((e.response.status_code for e in chain if isinstance(e, errors.HfHubHTTPError)), None)
@@ -40,6 +42,23 @@ def explain(error: BaseException, repo: str, *, doing: Literal["push", "load"]) 
     if any(word in text.lower() for word in _QUOTA_WORDS):
         return HubError(_no_room(repo))
     return HubError(f"{doing} of {repo} failed: {type(error).__name__}: {text[:300]}")
+
+
+def _not_fetched(error: BaseException, chain: list[BaseException], repo: str) -> HubError:
+    from huggingface_hub import errors
+
+    page = f"https://huggingface.co/datasets/{repo}"
+    if isinstance(error, errors.GatedRepoError):
+        return HubError(f"data set {repo} is gated: accept its terms at {page} and log in with `hf auth login`")
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return HubError(f"no data set {repo} on the Hub, or no right to see it: {page}")
+    if isinstance(error, OSError) and error.filename is not None:
+        return HubError(f"cannot write the data: {error.strerror}")
+    if _is_unreachable(chain) or any(isinstance(e, errors.HfHubHTTPError) for e in chain):
+        way = "check the network (HF_HUB_OFFLINE, HF_ENDPOINT), then the same call goes on"
+        return HubError(f"data set {repo} is not in the cache and the Hub cannot be reached or hung up: {way}")
+    text = Private().clean(" ".join(str(error).split()))
+    return HubError(f"data set {repo} cannot be fetched: {type(error).__name__}: {text[:300]}")
 
 
 def no_token() -> HubError:

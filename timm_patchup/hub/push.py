@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from .card import REPO_PLACEHOLDER
 from .export import REPORT, is_export
 from .failures import explain, no_token
-from .load import REPO, WEIGHTS, HubError
+from .load import REPO, read_config
+from .weights import WEIGHTS, HubError
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -175,8 +176,6 @@ def _refuse_other(api: "HfApi", repo: str, files: dict[str, bytes | Path], targe
 def _what_is_there(api: "HfApi", repo: str, target: Target) -> str:
     if "config.json" not in target.digests:
         return "other files"
-    from .load import read_config
-
     try:
         config = read_config(Path(api.hf_hub_download(repo, "config.json", revision=target.commit)).parent, repo)
     except HubError:

@@ -80,6 +80,15 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
     return Recipe.from_dict(keys.values | overrides)
 
 
+def read_resolved(path: Path) -> Recipe:
+    """Return the recipe in a file that has all keys itself, as runs write it; it can name no other file.
+
+    Raises:
+        RecipeError: everything that is wrong with it.
+    """
+    return Recipe.from_dict(_mapping(path))
+
+
 def _problems_of(overrides: Mapping[str, Any]) -> list[str]:
     try:
         Recipe.from_dict({name: value for name, value in overrides.items() if not name.startswith(MIX_PREFIX)})

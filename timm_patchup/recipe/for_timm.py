@@ -8,7 +8,16 @@ from ..data.embedded import fashion_mini_dir
 from .schema import Recipe, RecipeError
 
 # Keys of our own loop whose value, where it is not the default, timm's script cannot follow.
-_OURS = ("dataset_config", "val_fraction", "train_per_class", "limit", "crop_padding", "lighting", "filter_bias_and_bn")
+_OURS = (
+    "dataset_config",
+    "val_fraction",
+    "train_per_class",
+    "limit",
+    "crop_padding",
+    "crop_mode",
+    "lighting",
+    "filter_bias_and_bn",
+)
 
 
 def for_timm(recipe: Recipe, *, known: Collection[str], num_processes: int) -> tuple[dict[str, Any], list[str]]:

@@ -68,6 +68,9 @@ class Recipe:
     mean: list[float] = key([0.5, 0.5, 0.5], "mean of each channel", low=0, high=1)
     std: list[float] = key([0.5, 0.5, 0.5], "standard deviation of each channel", above=0)
     crop_pct: float = key(1.0, "share of the image that is evaluated, in the centre", above=0, high=1)
+    crop_mode: str = key(
+        "center", "how an evaluated image gets its size, as in timm", choices=("center", "squash", "border")
+    )
     interpolation: str = key("bilinear", "how images are resized", choices=("nearest", "bilinear", "bicubic"))
     train_interpolation: str = key(
         "bilinear", "the same for timm's random crop", choices=("nearest", "bilinear", "bicubic", "random")

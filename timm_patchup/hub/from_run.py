@@ -1,0 +1,84 @@
+"""The model of a run: its network with the weights that were kept, described as its recipe has it."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from torch import nn
+
+from ..data.source import HUB_PREFIX
+from ..recipe import Recipe, RecipeError
+from ..recipe.compose import read_resolved
+from .weights import WEIGHTS, HubError, build, fill, read_weights
+
+# Arguments of timm's factory that say where weights come from, not what the network is.
+SOURCES = frozenset(
+    {"cache_dir", "checkpoint_path", "features_only", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay"}
+)
+
+
+def load_run(folder: Path) -> tuple[nn.Module, Recipe]:
+    """Return the model of a run and its recipe.
+
+    Raises:
+        HubError: there is no run, it has no weights yet, or they do not fit the recipe.
+    """
+    recipe = read_recipe(folder)
+    if not (folder / WEIGHTS).is_file():
+        raise HubError(f"{folder}: the run has no {WEIGHTS} yet, go on with it: train.py --resume {folder}", code=2)
+    arguments = {"num_classes": recipe.num_classes, "in_chans": recipe.input_size[0], **network_arguments(recipe)}
+    model = build(recipe.model, arguments, where=str(folder))
+    fill(model, read_weights(folder / WEIGHTS), where=str(folder))
+    cfg: Any = model.pretrained_cfg
+    model.pretrained_cfg = cast(Any, describe_images(cfg, recipe))
+    return model, recipe
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """Read recipe.yaml; raise HubError where it is missing or wrong."""
+    path = folder / "recipe.yaml"
+    if not path.is_file():
+        raise HubError(f"{folder} holds neither a run (recipe.yaml) nor a model for timm (config.json)", code=2)
+    try:
+        return read_resolved(path)
+    except RecipeError as error:
+        raise HubError(f"{path}: {'; '.join(error.problems)}", code=2) from error
+
+
+def network_arguments(recipe: Recipe) -> dict[str, Any]:
+    """Return the recipe's ``model_kwargs`` that make the network what it is."""
+    return {name: value for name, value in recipe.model_kwargs.items() if name not in SOURCES}
+
+
+def describe_images(cfg: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
+    """Return a pretrained_cfg with the recipe's images and classes in place of those of timm's weights."""
+    kept_in_memory = recipe.crop_padding is not None  # such images are resized whole, never cropped
+    own = {
+        "architecture": cfg["architecture"],
+        "tag": f"{recipe.mix}_{dataset_name(recipe)}",
+        "input_size": tuple(recipe.input_size),
+        "fixed_input_size": bool(cfg.get("fixed_input_size")),
+        "interpolation": recipe.interpolation,
+        "crop_pct": 1.0 if kept_in_memory else recipe.crop_pct,
+        "crop_mode": "squash" if kept_in_memory else recipe.crop_mode,
+        "mean": tuple(recipe.mean),
+        "std": tuple(recipe.std),
+        "num_classes": recipe.num_classes,
+        "pool_size": None,
+        "first_conv": cfg.get("first_conv"),
+        "classifier": cfg.get("classifier"),
+    }
+    if tuple(cfg.get("input_size", ()))[1:] == tuple(recipe.input_size)[1:]:
+        own["pool_size"] = cfg.get("pool_size")
+    return own
+
+
+def dataset_name(recipe: Recipe) -> str:
+    """Return a short name of the data: ``cifar10`` for ``hfds/uoft-cs/cifar10``; of a local path it tells nothing."""
+    name = recipe.dataset
+    if name.startswith(HUB_PREFIX):
+        name = name.rsplit("/", 1)[-1]
+    elif re.search(r"[/\\]", name):
+        name = "local_data"
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")

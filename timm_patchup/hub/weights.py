@@ -1,0 +1,50 @@
+"""A network and its weights, strictly: a safetensors file that fits name by name, or one clear line."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import timm
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from .. import models  # noqa: F401, registers the nets that a configuration may name
+
+WEIGHTS = "model.safetensors"
+
+
+class HubError(ValueError):
+    """What went wrong with an export, a push or a load, in one line with the next step."""
+
+    def __init__(self, message: str, *, code: int = 1) -> None:
+        self.code = code
+        super().__init__(" ".join(message.split()))
+
+
+def build(architecture: str, arguments: Mapping[str, Any], *, where: str) -> nn.Module:
+    """Make an untrained network; raise HubError where timm cannot."""
+    try:
+        return timm.create_model(architecture, pretrained=False, **arguments)
+    except Exception as error:  # each family complains in its own way
+        text = " ".join(str(error).split())[:200]
+        raise HubError(f"{where}: timm {timm.__version__} cannot make {architecture!r}: {text}") from error
+
+
+def fill(model: nn.Module, weights: Mapping[str, Tensor], *, where: str) -> None:
+    """Load all weights, no more and no fewer; raise HubError where they do not fit."""
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        text = " ".join(str(error).split())[:200]
+        raise HubError(f"{where}: {WEIGHTS} does not fit the network: {text}") from error
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file; raise HubError where it is missing or damaged."""
+    if not path.is_file():
+        raise HubError(f"{path.parent} has no {WEIGHTS}: only safetensors are read, pickles never are")
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, KeyError) as error:
+        raise HubError(f"{path} cannot be read, it is damaged: {error}") from error
