@@ -1,6 +1,7 @@
 """A small Hub on loopback, in memory: enough of its calls for the real client to create, upload, commit and load.
 
-``Hub`` keeps repositories as branches of commits. ``trouble`` makes it fail: a key is the kind of call ("whoami",
+``Hub`` keeps repositories as branches of commits; those of data sets have names that begin with "datasets/".
+``trouble`` makes it fail: a key is the kind of call ("whoami",
 "create", "upload", "commit", ...), a value is a status to answer with, "drop" to hang up half-way, "lose" to do what
 is asked and hang up then, or "race" to let someone else commit first.
 """
@@ -26,11 +27,14 @@ CALLS = {
     "commit": r"POST /api/models/(?P<repo>[^/]+/[^/]+)/commit/(?P<revision>.+)",
     "branch": r"POST /api/models/(?P<repo>[^/]+/[^/]+)/branch/(?P<revision>.+)",
     "commits": r"GET /api/models/(?P<repo>[^/]+/[^/]+)/commits/(?P<revision>.+)",
-    "info": r"GET /api/models/(?P<repo>[^/]+/[^/]+)(/revision/(?P<revision>.+))?",
+    "tree": r"GET /api/(models/)?(?P<repo>(datasets/)?[^/]+/[^/]+)/tree/(?P<revision>[^/]+)",
+    "info": r"GET /api/(models/)?(?P<repo>(datasets/)?[^/]+/[^/]+)(/revision/(?P<revision>.+))?",
     "batch": r"POST /(?P<repo>[^/]+/[^/]+)\.git/info/lfs/objects/batch",
     "upload": r"PUT /lfs/(?P<oid>\w+)",
-    "resolve": r"(GET|HEAD) /(?P<repo>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)",
+    "resolve": r"(GET|HEAD) /(?P<repo>(datasets/)?[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)",
 }
+# Calls that need no token.
+_FOR_ALL = ("upload", "resolve", "info", "tree")
 Files = dict[str, bytes]
 
 
@@ -39,6 +43,7 @@ class Repository:
     """Commits by id, branches by name, and who may see it."""
 
     private: bool = False
+    gated: bool = False
     commits: dict[str, Files] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
@@ -82,9 +87,9 @@ class Hub:
         self._server.shutdown()
         self._server.server_close()
 
-    def add(self, repo: str, files: Files | None = None, *, private: bool = False) -> Repository:
+    def add(self, repo: str, files: Files | None = None, *, private: bool = False, gated: bool = False) -> Repository:
         """Make a repository as the Hub does, with .gitattributes and these files."""
-        made = self.repositories[repo] = Repository(private=private)
+        made = self.repositories[repo] = Repository(private=private, gated=gated)
         made.commit("main", {".gitattributes": b"*.safetensors filter=lfs\n", **(files or {})})
         return made
 
@@ -144,13 +149,16 @@ class _Handler(BaseHTTPRequestHandler):
             elif not self.losing:
                 self._body()
                 return self._say(int(trouble), {"error": "as the test wants it"})
-        if name not in ("upload", "resolve") and self.headers.get("authorization") != f"Bearer {TOKEN}":
+        if name not in _FOR_ALL and self.headers.get("authorization") != f"Bearer {TOKEN}":
             self._body()
             return self._say(401, {"error": "Invalid credentials"}, {"X-Error-Message": "Invalid credentials"})
         repo = parts.get("repo")
         if repo is not None and repo not in hub.repositories:
             self._body()
             return self._say(404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
+        if repo is not None and hub.repositories[repo].gated:
+            self._body()
+            return self._say(403, {"error": "Access is restricted"}, {"X-Error-Code": "GatedRepo"})
         return getattr(self, f"_{name}")(**parts)
 
     def _hang_up(self) -> None:
@@ -226,8 +234,20 @@ class _Handler(BaseHTTPRequestHandler):
                 entry["blobId"] = "0" * 40
                 entry["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 1}
             siblings.append(entry)
+        repo = repo.removeprefix("datasets/")
         answer = {"id": repo, "modelId": repo, "sha": oid, "private": found.private, "siblings": siblings}
         return self._say(200, answer)
+
+    def _tree(self, repo: str, revision: str) -> None:
+        found = self.hub.repositories[repo]
+        oid = found.find(revision)
+        if oid is None:
+            return self._say(404, {"error": "Invalid rev id"}, {"X-Error-Code": "RevisionNotFound"})
+        files = found.commits[oid]
+        entries = [
+            {"type": "file", "path": name, "size": len(files[name]), "oid": _git_id(files[name])} for name in files
+        ]
+        return self._say(200, entries)
 
     def _preupload(self, repo: str, revision: str) -> None:
         wanted = json.loads(self._body())["files"]

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tests.hub_client import Client, environment
 from tests.hub_runs import add_report, make_run
 from tests.hub_server import TOKEN, Hub
-from tests.training import TINY, Ended, train_here
+from tests.training import TINY, Ended, command, train_here
 from timm_patchup.hub import export, load
 
 REPO = "USER/NAME"
@@ -278,3 +278,17 @@ def test_training_pushes_at_its_end(hub: Hub, tmp_path: Path, monkeypatch: pytes
     assert done.code == 0, done.err
     assert hub.files(REPO).keys() == FILES
     assert b"Ankle boot" in hub.files(REPO)["results.json"]
+
+
+def test_of_two_processes_one_pushes(hub: Hub, tmp_path: Path) -> None:
+    flags = [*TINY, "--epochs", "1", "--output", tmp_path, "--experiment", "run", "--push-to-hub", REPO]
+    done = subprocess.run(
+        command(*flags, processes=2),
+        env=environment(hub.endpoint, tmp_path / "cache") | {"HF_TOKEN": TOKEN},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert hub.files(REPO).keys() == FILES
+    assert (hub.calls["create"], hub.calls["commit"]) == (1, 1)

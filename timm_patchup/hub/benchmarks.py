@@ -5,7 +5,9 @@
 
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+
+import torch
 
 from ..data.source import HUB_PREFIX
 from ..recipe import Recipe, RecipeError
@@ -42,55 +44,25 @@ def fetch(name: str, out_dir: str | Path | None = None, *, test_only: bool = Fal
 
 
 def fetch_splits(recipe: Recipe, splits: Sequence[str], out_dir: str | Path | None = None) -> Path:
-    """Fetch the files of some splits of a recipe's data, all of one commit; out of reach, take them from the cache.
+    """Fetch the files of some splits of a recipe's data; out of reach, take them from the cache.
 
     Raises:
-        HubError: they cannot be had.
+        HubError: they cannot be had, or are not named as ``datasets`` names them.
     """
-    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub import snapshot_download
 
     repo = recipe.dataset.removeprefix(HUB_PREFIX)
+    inside = f"{recipe.dataset_config}/" if recipe.dataset_config else ""
+    wanted = [f"{inside}{deeper}{split}-*.parquet" for split in splits for deeper in ("", "*/")]
     try:
-        info = HfApi().dataset_info(repo)
-        wanted = _files_of([sibling.rfilename for sibling in info.siblings or ()], recipe, splits)
         where = None if out_dir is None else str(out_dir)
-        return Path(
-            snapshot_download(repo, repo_type="dataset", revision=info.sha, allow_patterns=wanted, local_dir=where)
-        )
+        folder = Path(snapshot_download(repo, repo_type="dataset", allow_patterns=wanted, local_dir=where))
     except Exception as error:
-        told = explain(error, repo, doing="fetch")
-        cached = _cached(repo) if out_dir is None else None
-        try:
-            names = [] if cached is None else [str(path.relative_to(cached)) for path in cached.rglob("*.parquet")]
-            _files_of(names, recipe, splits)
-        except HubError:
-            raise told from error
-        assert cached is not None
-        return cached
-
-
-def _cached(repo: str) -> Path | None:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(repo, repo_type="dataset", local_files_only=True))
-    except LocalEntryNotFoundError:
-        return None
-
-
-def _files_of(names: Sequence[str], recipe: Recipe, splits: Sequence[str]) -> list[str]:
-    """Return the files of some splits, named as ``datasets`` names them; raise HubError where one has none."""
-    folder = f"{recipe.dataset_config}/" if recipe.dataset_config else ""
-    found: list[str] = []
+        raise explain(error, repo, doing="fetch") from error
     for split in splits:
-        inside = [PurePosixPath(name) for name in names if name.startswith(folder)]
-        own = [str(path) for path in inside if path.match(f"{split}-*.parquet")]
-        if not own:
-            repo = recipe.dataset.removeprefix(HUB_PREFIX)
-            raise HubError(f"data set {repo} has no files {folder}{split}-*.parquet: it is stored in another way")
-        found += own
-    return found
+        if not any(folder.rglob(f"{split}-*.parquet")):
+            raise HubError(f"data set {repo} has no files {inside}{split}-*.parquet: it is stored in another way")
+    return folder
 
 
 def evaluate(
@@ -133,6 +105,7 @@ def evaluate(
 
     names = suites if isinstance(suites, str) else ",".join(suites)
     given = {"--data": data, "--data-dir": data_dir, "--limit": limit, "--batch-size": batch_size, "--seed": seed}
+    given["--threads"] = torch.get_num_threads()  # the command takes all cores, a call leaves them as they are
     flags = [f"{flag}={value}" for flag, value in given.items() if value is not None]
     with tempfile.TemporaryDirectory() as nowhere:
         call = [f"--model={find(model)}", f"--suite={names}", f"--output={output or nowhere}", *flags]
