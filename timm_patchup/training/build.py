@@ -18,6 +18,7 @@ from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler_factory import scheduler_kwargs
 from torch import nn
 
+from ..checks import nearest
 from ..criterion import Criterion, bce_softmax, cross_entropy
 from ..data.transforms import Augmentation
 from ..methods import create_mixer
@@ -138,15 +139,14 @@ def model_problems(recipe: Recipe) -> list[str]:
     """Return what is wrong with augmentation, optimiser, model and method, tried on tensors without data."""
     problems = []
     if recipe.opt not in list_optimizers():
-        problems.append(f"opt: timm has no optimiser {recipe.opt!r}; see timm.optim.list_optimizers()")
+        hint = nearest(recipe.opt, map(str, list_optimizers())) or "; see timm.optim.list_optimizers()"
+        problems.append(f"opt: timm has no optimiser {recipe.opt!r}{hint}")
     try:
         Augmentation(recipe, crop=True)
     except (AssertionError, KeyError, TypeError, ValueError) as error:
         problems.append(f"aa: timm cannot make {recipe.aa!r} of it: {error}")
     if not timm.is_model(recipe.model):
-        near = timm.list_models(f"*{recipe.model[:6]}*")[:4]
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        return [*problems, f"model: timm has no model {recipe.model!r}{hint}"]
+        return [*problems, f"model: timm has no model {recipe.model!r}{nearest(recipe.model, timm.list_models())}"]
     try:
         with torch.device("meta"):
             model = build_model(Recipe.from_dict(recipe.to_dict() | {"pretrained": False}))
