@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..command import Parser, complain
 from ..recipe import RecipeError
 from .collect import Row, check_finished, collect, is_done
 from .commands import Options, commands, extra_keys, run_recipe
@@ -17,28 +18,27 @@ from .definition import Run, Study, list_studies, load_study
 from .runner import Job, Runner, last_line
 from .tables import comma_separated, draw, markdown, table, write_whole
 
+COMMAND = "study.py"
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a study; exit with a code and one clear line where that is not possible."""
     try:
         code = _main(list(sys.argv[1:] if argv is None else argv))
     except RecipeError as error:
-        for problem in error.problems:
-            print(f"study.py: {problem}", file=sys.stderr)
-        code = 2
+        code = complain(COMMAND, error.problems, 2)
     except BrokenPipeError:  # whoever read the output is gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except OSError as error:
-        print(f"study.py: cannot write: {error}; the same command goes on", file=sys.stderr)
-        code = 1
+        code = complain(COMMAND, [f"cannot write: {error}; the same command goes on"], 1)
     raise SystemExit(code)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     """Return the parser of the flags before ``--``."""
-    parser = argparse.ArgumentParser(
-        prog="study.py",
+    parser = Parser(
+        prog=COMMAND,
         usage="%(prog)s --study NAME [flags] [-- flags of the training command]",
         description="Run the runs that a table of the paper needs, and put what they give beside its numbers. Stopped "
         "at any point, the same command goes on.",
@@ -58,11 +58,13 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _main(words: list[str]) -> int:
     own, extra = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
-    asked = make_parser().parse_args(own)
+    asked, problems = make_parser().read(own)
     if asked.list_studies:
         print_studies()
         return 0
-    _check(asked)
+    problems += _problems(asked)
+    if problems:
+        raise RecipeError(problems)
     study = load_study(asked.study)
     seeds = study.seeds if asked.seeds is None else asked.seeds
     options = Options(
@@ -93,7 +95,7 @@ def print_studies() -> None:
         print(f"{name:16} {len(study.conditions):3} rows x {seeds}  {study.title}")
 
 
-def _check(asked: argparse.Namespace) -> None:
+def _problems(asked: argparse.Namespace) -> list[str]:
     problems = []
     if asked.study is None:
         problems.append(f"--study is missing; there are {', '.join(list_studies())}")
@@ -103,8 +105,7 @@ def _check(asked: argparse.Namespace) -> None:
             problems.append(f"--{name} must be at least {low}, got {value}")
     if asked.data_dir is not None and not Path(asked.data_dir).is_dir():
         problems.append(f"--data-dir {asked.data_dir}: no such folder")
-    if problems:
-        raise RecipeError(problems)
+    return problems
 
 
 def _check_recipes(runs: Sequence[Run], options: Options) -> None:
