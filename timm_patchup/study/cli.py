@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..command import Parser, complain
 from ..recipe import RecipeError
+from ..threads import share_of_cores
 from .collect import Row, check_finished, collect, is_done
 from .commands import Options, commands, extra_keys, run_recipe
 from .definition import Run, Study, list_studies, load_study
@@ -71,7 +72,7 @@ def _main(words: list[str]) -> int:
         folder=Path(asked.output) / study.name,
         limit=asked.limit,
         data_dir=None if asked.data_dir is None else Path(asked.data_dir),
-        threads=asked.threads if asked.dry_run or asked.jobs < 2 else asked.threads or _share(asked.jobs),
+        threads=asked.threads if asked.dry_run or asked.jobs < 2 else asked.threads or share_of_cores(asked.jobs),
         extra=tuple(extra),
     )
     extra_keys(options.extra)
@@ -186,8 +187,3 @@ def devices(jobs: int) -> list[str]:
     count = torch.cuda.device_count()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return [] if count < 2 else visible.split(",")[:count] if visible else [str(i) for i in range(count)]
-
-
-def _share(jobs: int) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // jobs)

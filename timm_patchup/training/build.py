@@ -24,6 +24,7 @@ from ..data.transforms import Augmentation
 from ..methods import create_mixer
 from ..mixer import Mixer
 from ..recipe import Recipe, RecipeError
+from ..threads import share_of_cores
 
 # What a launch configuration may ask for that this loop does not do; on the CPU Accelerate would pass over it.
 _SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
@@ -80,7 +81,7 @@ def make_accelerator(
     if accelerator.device.type == "cpu":
         local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
         # accelerate launch sets OMP_NUM_THREADS to 1 where nobody chose; cores that idle help nobody.
-        torch.set_num_threads(threads or max(1, _cores() // local))
+        torch.set_num_threads(threads or share_of_cores(local))
     return accelerator
 
 
@@ -173,7 +174,3 @@ def _has_accelerator() -> bool:
         return False
     xpu = getattr(torch, "xpu", None)
     return torch.cuda.is_available() or torch.backends.mps.is_available() or bool(xpu and xpu.is_available())
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
