@@ -195,6 +195,7 @@ def loop_rows(rounds: int) -> Iterable[Row]:
     from timm_patchup.data.loader import load_data
     from timm_patchup.recipe import load_recipe
     from timm_patchup.training.build import make_accelerator
+    from timm_patchup.training.learner import Learner
     from timm_patchup.training.loop import Trainer
     from timm_patchup.training.run_folder import RunFolder
 
@@ -208,15 +209,16 @@ def loop_rows(rounds: int) -> Iterable[Row]:
             trainer = Trainer(recipe, load_data(recipe), RunFolder(Path(folder)), accelerator)
             trainer.progress.enabled = trainer.progress.terminal = False
             trainer.batches.begin(0)
-            batches, draws = list(trainer.loader), trainer.mixer.state_dict()
+            learner = trainer.learner
+            batches, draws = list(trainer.loader), learner.mixer.state_dict()
 
-            def bare(trainer: Trainer = trainer, batches: list = batches) -> None:
+            def bare(learner: Learner = learner, batches: list = batches) -> None:
                 for images, labels in batches:
-                    mixed, target = trainer.mixer(images, labels)
-                    loss = trainer.mixer.loss(trainer.plain(mixed), target, trainer.criterion)
+                    mixed, target = learner.mixer(images, labels)
+                    loss = learner.mixer.loss(learner.plain(mixed), target, learner.criterion)
                     loss.backward()
-                    trainer.optimizer.step()
-                    trainer.optimizer.zero_grad()
+                    learner.optimizer.step()
+                    learner.optimizer.zero_grad()
 
             def loop(trainer: Trainer = trainer) -> None:
                 trainer.position.update = 0
@@ -227,7 +229,7 @@ def loop_rows(rounds: int) -> Iterable[Row]:
             for number in range(rounds + 1):
                 seconds = {}
                 for case in order.sample((bare, loop), 2):
-                    trainer.mixer.load_state_dict(draws)
+                    learner.mixer.load_state_dict(draws)
                     start = time.perf_counter()
                     case()
                     seconds[case] = time.perf_counter() - start

@@ -14,7 +14,6 @@ import hashlib
 import io
 import struct
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -22,17 +21,11 @@ import pyarrow.parquet as pq
 from datasets import ClassLabel, Features, Image
 from PIL import Image as PILImage
 
+from timm_patchup.command import Parser
 from timm_patchup.data.embedded import CLASSES, PER_CLASS
 
 SEED = 0
 SOURCES = {"train": "train", "test": "t10k"}
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n")
 
 
 def read_idx(path: Path, ndim: int) -> np.ndarray:

@@ -12,10 +12,9 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from io import BytesIO
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Literal
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -30,7 +29,8 @@ from torch import Tensor, nn
 from torchvision.transforms import v2
 
 from timm_patchup import PatchUp
-from timm_patchup.checks import check_count, check_number
+from timm_patchup.checks import check_count, check_number, nearest
+from timm_patchup.command import Parser
 from timm_patchup.data.embedded import CLASSES, fashion_mini_file
 from timm_patchup.sites import INPUT, Site, probe, resolve_sites, site_module
 
@@ -39,13 +39,6 @@ OWN = LinearSegmentedColormap.from_list("a", ["#dfeafa", "#85b1e8", "#2464c4", "
 PARTNER = LinearSegmentedColormap.from_list("b", ["#fde4e4", "#f29a9c", "#d0353f", "#560a12"])
 MASK = ListedColormap(["#ececec", "#4a4a4a"])
 INK = "#333333"
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
 
 
 @dataclass(frozen=True)
@@ -92,8 +85,7 @@ def load_samples(paths: list[str] | None, seed: int) -> tuple[list[Image.Image],
 def load_model(name: str, *, pretrained: bool, seed: int) -> nn.Module:
     """Return the model in training mode, the only one in which features are mixed."""
     if not (":" in name or timm.is_model(name.partition(".")[0])):
-        near = get_close_matches(name, timm.list_models(), n=3, cutoff=0.4)
-        raise ValueError(f"unknown model {name!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""))
+        raise ValueError(f"unknown model {name!r}{nearest(name, timm.list_models())}")
     torch.manual_seed(seed)
     try:
         return timm.create_model(name, pretrained=pretrained, num_classes=2, in_chans=3).train()

@@ -119,7 +119,7 @@ def test_unknown_setting_names_the_nearest(model: nn.Module) -> None:
 
 
 def test_unknown_site_names_the_nearest(model: nn.Module) -> None:
-    message = r"unknown site 'stage9': .*input, stem, stage1, stage2, stage3, stage4.*nearest: .*stage4"
+    message = r"unknown site 'stage9': .*input, stem, stage1, stage2, stage3, stage4.*did you mean .*stage4"
     with pytest.raises(ValueError, match=message):
         PatchUp(model, sites=["stem", "stage9"])
     assert hook_count(model) == 0

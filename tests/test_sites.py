@@ -76,7 +76,7 @@ def test_every_module_name_is_a_site(model: nn.Module) -> None:
 
 
 def test_unknown_name_lists_sites_and_nearest(model: nn.Module) -> None:
-    message = r"^unknown site 'stage7': .*has the sites input, stem, stage1, .*; nearest: .*stage4"
+    message = r"^unknown site 'stage7': .*has the sites input, stem, stage1, .*; did you mean .*stage4"
     with pytest.raises(ValueError, match=message):
         resolve_sites(model, ["stage7"])
 

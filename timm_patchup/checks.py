@@ -1,4 +1,4 @@
-"""Checks of arguments: each ends in one line that names the argument, what was given and what is allowed."""
+"""Checks of arguments: each ends in one line that names the argument, what was given, what is allowed or meant."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -40,6 +40,15 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> Any:
     choices = list(choices)
     if value in choices:
         return value
-    near = get_close_matches(str(value), choices, n=3, cutoff=0.4)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise ValueError(f"unknown {name} {value!r}: choose from {', '.join(choices)}{hint}")
+    raise ValueError(f"unknown {name} {value!r}: choose from {', '.join(choices)}{nearest(value, choices)}")
+
+
+def nearest(name: Any, known: Iterable[str]) -> str:
+    """Return the end of a line about an unknown name: ``"; did you mean a or b?"``, empty where nothing is near.
+
+    Example:
+        >>> nearest("epoch", ["epochs", "lr"])
+        '; did you mean epochs?'
+    """
+    near = get_close_matches(str(name), list(known), n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(near)}?" if near else ""

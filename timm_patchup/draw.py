@@ -74,6 +74,23 @@ class Draw:
             raise ValueError(f"draw.changed holds {self.changed.shape[0]} masks, the batch needs 1 or {batch_size}")
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a method draws what it alters, and with what.
+
+    Attributes:
+        site: name of the site.
+        shape: of the features there, (B, C, H, W), whatever their layout in memory.
+        generator: the batch's own, on the CPU.
+        device: where the features are.
+    """
+
+    site: str
+    shape: tuple[int, int, int, int]
+    generator: torch.Generator
+    device: torch.device
+
+
 class Stream:
     """A generator that is seeded anew for each batch from (seed, rank, number of the batch).
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import plugin
+from .command import complain
 from .methods import list_methods, method_parameters
 from .recipe import RecipeError, load_recipe
 from .recipe.flags import add_mix_flags, single_values
@@ -118,8 +119,7 @@ def _configure(namespace: argparse.Namespace, keys: list[str]) -> None:
 
 
 def _fail(message: str, *, code: int = 2) -> NoReturn:
-    print(f"timm-patchup: {message}", file=sys.stderr)
-    raise SystemExit(code)
+    raise SystemExit(complain("timm-patchup", [message], code))
 
 
 if __name__ == "__main__":

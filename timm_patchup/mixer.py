@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from . import draw as sampling
 from .checks import check_choice, check_count, check_number
 from .criterion import Criterion, cross_entropy, for_soft_targets, is_affine
-from .draw import Draw, Stream
+from .draw import Draw, Place, Stream
 from .functional import (
     Objective,
     erase_features,
@@ -80,15 +80,11 @@ class Mixer:
         self._armed = Armed(model)
         self._handles = attach(model, self.sites, self._armed)
 
-    def alter(
-        self,
-        site: Site,
-        features: FeatureMap,
-        batch_size: int,
-        generator: torch.Generator,
-        device: torch.device,
-    ) -> tuple[Tensor, float]:
+    def alter(self, place: Place) -> tuple[Tensor, float]:
         """Draw what is altered at a site: the one thing a method must define.
+
+        Args:
+            place: the site, the shape of the features there, and what to draw with.
 
         Returns:
             ``changed``, bool (1 or B, 1 or C, H, W) or (1, 1, 1, 1) for all, made on the device, and ``lam``, the
@@ -249,7 +245,8 @@ class Mixer:
         site = self.sites[sampling.integer(len(self.sites), generator)]
         partner = torch.randperm(len(x), generator=generator).to(x.device, non_blocking=True)
         features = maps[site.name]
-        changed, lam = self.alter(site, features, len(x), generator, x.device)
+        shape = (len(x), features.channels, features.height, features.width)
+        changed, lam = self.alter(Place(site.name, shape, generator, x.device))
         kept = kept_fraction(changed)
         scale = self.rescale(kept)
         if scale is not None:

@@ -8,11 +8,12 @@ site too. What a site really gives is only known once the model has run, so ``pr
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 
 import torch
 from torch import Tensor, nn
+
+from .checks import nearest
 
 INPUT = "input"
 PAPER_SITES = (INPUT, "stem", "stage1", "stage2")
@@ -97,10 +98,9 @@ def resolve_sites(
         elif name and name in modules:
             sites.append(Site(name, name))
         else:
-            near = get_close_matches(name, [*named, *modules], n=4, cutoff=0.4)
             raise ValueError(
                 f"unknown site {name!r}: {_kind(model)} has the sites {', '.join(named)}, and every module name is a "
-                f"site too" + (f"; nearest: {', '.join(near)}" if near else "")
+                f"site too{nearest(name, [*named, *modules])}"
             )
     hooked = [site_module(model, site) if site.module_name else None for site in sites]
     for place in hooked:

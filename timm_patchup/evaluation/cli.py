@@ -3,22 +3,20 @@
 Exit codes: 0 done, 1 it failed, 2 the call was wrong, 130 stopped by Ctrl-C.
 """
 
-import argparse
-import os
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from ..command import Parser, complain
 from ..recipe import RecipeError
-from ..training.cli import unknown_flags
 
 if TYPE_CHECKING:
     from .bench import Options
 
+COMMAND = "evaluate.py"
 SUITE_NAMES = "clean,affine,fgsm,activations,geometry,corruptions,attacks"
 
 
@@ -39,13 +37,6 @@ class Call:
     options: "Options"
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise RecipeError([" ".join(message.split())])
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Evaluate models; exit with a code and one clear line where that is not possible."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -56,20 +47,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         run(call)
         code = 0
     except RecipeError as error:
-        code = _complain(error.problems, 2)
+        code = complain(COMMAND, error.problems, 2)
     except KeyboardInterrupt:
-        code = _complain(["stopped; what is done is kept, the same call goes on"], 130)
+        code = complain(COMMAND, ["stopped; what is done is kept, the same call goes on"], 130)
     except Exception as error:
         if "--debug" in words:
             traceback.print_exc()
-        code = _complain(*_failure(error))
+        line, code = _failure(error)
+        complain(COMMAND, [line], code, everywhere=code == 1)
     raise SystemExit(code)
 
 
 def make_parser() -> Parser:
     """Return the parser of all flags."""
     parser = Parser(
-        prog="evaluate.py", description="Measure classifiers as the paper does, and write a report.", allow_abbrev=False
+        prog=COMMAND, description="Measure classifiers as the paper does, and write a report.", allow_abbrev=False
     )
     parser.add_argument(
         "--model",
@@ -115,8 +107,7 @@ def read_call(words: Sequence[str]) -> Call:
         RecipeError: everything that is wrong with them.
     """
     parser = make_parser()
-    given, unknown = parser.parse_known_args(words)
-    problems = unknown_flags(parser, unknown)
+    given, problems = parser.read(words)
     if not given.model:
         problems.append("--model is missing: the folder of a run, hf-hub:USER/NAME, local-dir:DIR or a name of timm")
     for name, low in (("limit", 1), ("batch_size", 1), ("threads", 1), ("seed", 0), ("attack_steps", 1)):
@@ -148,7 +139,7 @@ def read_call(words: Sequence[str]) -> Call:
     )
 
 
-def _failure(error: Exception) -> tuple[list[str], int]:
+def _failure(error: Exception) -> tuple[str, int]:
     """Return the line and the exit code of a failure."""
     from ..data.source import DataError
     from ..sites import SiteError
@@ -156,16 +147,7 @@ def _failure(error: Exception) -> tuple[list[str], int]:
 
     text = " ".join(str(error).split())[:400]
     if isinstance(error, (DataError, SiteError, EvaluationError)):
-        return [text], 2
+        return text, 2
     if isinstance(error, OSError) and error.filename is not None:
-        return [f"cannot write or read {error.filename}: {error.strerror}"], 1
-    return [f"{type(error).__name__}: {text} (--debug shows where)"], 1
-
-
-def _complain(problems: Sequence[str], code: int) -> int:
-    """Print problems on the first process: the others have the same ones."""
-    if int(os.environ.get("RANK", 0)) == 0 or code == 1:
-        with suppress(BrokenPipeError):
-            for problem in problems:
-                print(f"evaluate.py: {problem}", file=sys.stderr, flush=True)
-    return code
+        return f"cannot write or read {error.filename}: {error.strerror}", 1
+    return f"{type(error).__name__}: {text} (--debug shows where)", 1

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
 
+from ..checks import nearest
 from . import activations, affine, attacks, clean, corruptions, fgsm, geometry
 from .bench import Bench, Measured
 
@@ -91,9 +91,7 @@ def suite_problems(names: Sequence[str], *, ready_files: bool = False) -> list[s
     problems = []
     for name in names:
         if name not in SUITES:
-            near = get_close_matches(name, SUITES, n=2, cutoff=0.4)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            problems.append(f"--suite: unknown suite {name!r}, choose from {', '.join(SUITES)}{hint}")
+            problems.append(f"--suite: unknown suite {name!r}, choose from {', '.join(SUITES)}{nearest(name, SUITES)}")
         elif not (name == "corruptions" and ready_files):
             missing = [package for package in SUITES[name].packages if find_spec(package) is None]
             if missing:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_count
+from ..draw import Place
 from ..mixer import Mixer
-from ..sites import INPUT, FeatureMap, Site
+from ..sites import INPUT
 from .registry import register_method
 
 
@@ -50,27 +51,18 @@ class Cutout(Mixer):
     def settings(self) -> dict[str, Any]:
         return {"length": self.length} | super().settings()
 
-    def alter(
-        self,
-        site: Site,
-        features: FeatureMap,
-        batch_size: int,
-        generator: torch.Generator,
-        device: torch.device,
-    ) -> tuple[Tensor, float]:
-        rows, columns = (
-            self._covered(torch.randint(size, (batch_size, 1), generator=generator), size).to(device, non_blocking=True)
-            for size in (features.height, features.width)
-        )
+    def alter(self, place: Place) -> tuple[Tensor, float]:
+        rows, columns = (self._covered(size, place) for size in place.shape[2:])
         return (rows[:, :, None] & columns[:, None, :])[:, None], 0.0
 
     def rescale(self, kept: Tensor) -> Tensor:
         return torch.ones((), device=kept.device)
 
-    def _covered(self, middle: Tensor, size: int) -> Tensor:
-        """Return which of ``size`` places a square around each middle, int (B, 1), covers: bool (B, size)."""
+    def _covered(self, size: int, place: Place) -> Tensor:
+        """Draw where along a side of so many pixels each sample's square lies: bool (B, size), True inside it."""
+        middle = torch.randint(size, (place.shape[0], 1), generator=place.generator)
         distance = torch.arange(size) - middle + self.length // 2
-        return (distance >= 0) & (distance < self.length)
+        return ((distance >= 0) & (distance < self.length)).to(place.device, non_blocking=True)
 
 
 register_method("cutout", Cutout)

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_count, check_number
-from ..draw import bernoulli
+from ..draw import Place, bernoulli
 from ..functional import grow_blocks, seed_rate
 from ..mixer import Mixer
-from ..sites import FeatureMap, Site
 from .registry import register_method
 
 
@@ -58,17 +57,11 @@ class DropBlock(Mixer):
     def settings(self) -> dict[str, Any]:
         return {"drop_prob": self.drop_prob, "block_size": self.block_size} | super().settings()
 
-    def alter(
-        self,
-        site: Site,
-        features: FeatureMap,
-        batch_size: int,
-        generator: torch.Generator,
-        device: torch.device,
-    ) -> tuple[Tensor, float]:
-        height, width = features.height, features.width
+    def alter(self, place: Place) -> tuple[Tensor, float]:
+        batch_size, _, height, width = place.shape
         rate = seed_rate(self.drop_prob, self.block_size, height, width)
-        return grow_blocks(bernoulli((batch_size, 1, height, width), rate, generator, device), self.block_size), 0.0
+        seeds = bernoulli((batch_size, 1, height, width), rate, place.generator, place.device)
+        return grow_blocks(seeds, self.block_size), 0.0
 
     def rescale(self, kept: Tensor) -> Tensor:
         # Where every feature of the batch is dropped there is nothing to scale: any factor finite in float16 will do.

@@ -6,13 +6,12 @@ The same rectangle in every channel, and a target by the share of the map that w
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..checks import check_number
-from ..draw import rectangle
+from ..draw import Place, rectangle
 from ..mixer import Mixer
-from ..sites import INPUT, PAPER_SITES, FeatureMap, Site
+from ..sites import INPUT, PAPER_SITES
 from .registry import register_method
 
 
@@ -55,16 +54,9 @@ class FeatureCutMix(Mixer):
     def settings(self) -> dict[str, Any]:
         return {"alpha": self.alpha} | super().settings()
 
-    def alter(
-        self,
-        site: Site,
-        features: FeatureMap,
-        batch_size: int,
-        generator: torch.Generator,
-        device: torch.device,
-    ) -> tuple[Tensor, float]:
-        place = rectangle(features.height, features.width, alpha=self.alpha, generator=generator, device=device)
-        return place, 0.0
+    def alter(self, place: Place) -> tuple[Tensor, float]:
+        *_, height, width = place.shape
+        return rectangle(height, width, alpha=self.alpha, generator=place.generator, device=place.device), 0.0
 
 
 register_method("feature_cutmix", FeatureCutMix)

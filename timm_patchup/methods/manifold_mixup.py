@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_number
-from ..draw import beta
+from ..draw import Place, beta
 from ..mixer import Mixer
-from ..sites import FeatureMap, Site
 from .registry import register_method
 
 
@@ -53,15 +52,8 @@ class ManifoldMixup(Mixer):
     def settings(self) -> dict[str, Any]:
         return {"alpha": self.alpha} | super().settings()
 
-    def alter(
-        self,
-        site: Site,
-        features: FeatureMap,
-        batch_size: int,
-        generator: torch.Generator,
-        device: torch.device,
-    ) -> tuple[Tensor, float]:
-        return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device), beta(self.alpha, generator)
+    def alter(self, place: Place) -> tuple[Tensor, float]:
+        return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=place.device), beta(self.alpha, place.generator)
 
 
 register_method("manifold_mixup", ManifoldMixup)

@@ -7,14 +7,13 @@ Implements the paper's section "PatchUp": a mask of blocks at a random hidden si
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-import torch
 from torch import Tensor, nn
 
 from ..checks import check_choice, check_count, check_number
-from ..draw import bernoulli, beta, rectangle
+from ..draw import Place, bernoulli, beta, rectangle
 from ..functional import Objective, grow_blocks, seed_rate
 from ..mixer import Mixer
-from ..sites import INPUT, FeatureMap, Site
+from ..sites import INPUT
 from .registry import register_method
 
 Mode = Literal["hard", "soft"]
@@ -99,22 +98,15 @@ class PatchUp(Mixer):
         }
         return own | super().settings()
 
-    def alter(
-        self,
-        site: Site,
-        features: FeatureMap,
-        batch_size: int,
-        generator: torch.Generator,
-        device: torch.device,
-    ) -> tuple[Tensor, float]:
-        channels, height, width = features.channels, features.height, features.width
-        if site.name == INPUT and self.input_mask == "rectangle":
-            return rectangle(height, width, alpha=1.0, generator=generator, device=device), 0.0
+    def alter(self, place: Place) -> tuple[Tensor, float]:
+        batch_size, channels, height, width = place.shape
+        if place.site == INPUT and self.input_mask == "rectangle":
+            return rectangle(height, width, alpha=1.0, generator=place.generator, device=place.device), 0.0
         # At the input only the swap is used, in soft mode too.
-        lam = beta(self.alpha, generator) if self.mode == "soft" and site.name != INPUT else 0.0
-        block_size = self.block_size[site.name]
+        lam = beta(self.alpha, place.generator) if self.mode == "soft" and place.site != INPUT else 0.0
+        block_size = self.block_size[place.site]
         shape = (1 if self.mask == "batch" else batch_size, channels, height, width)
-        seeds = bernoulli(shape, seed_rate(self.gamma, block_size, height, width), generator, device)
+        seeds = bernoulli(shape, seed_rate(self.gamma, block_size, height, width), place.generator, place.device)
         return grow_blocks(seeds, block_size), lam
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import yaml
 
-from .schema import MIX_PREFIX, Recipe, RecipeError, nearest
+from ..checks import nearest
+from .schema import MIX_PREFIX, Recipe, RecipeError
 
 DEFAULT = "fashion_mini_hard_patchup"
 

@@ -9,12 +9,12 @@ import types
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from math import isfinite
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
+from ..checks import nearest
 from ..methods import list_methods, list_settings, method_parameters
 
 MIX_PREFIX = "mix_"
@@ -244,11 +244,6 @@ def _method_problems(mix: str, settings: Mapping[str, Any]) -> list[str]:
 def _plain(value: Any) -> Any:
     """Return a setting as YAML gives it back."""
     return list(value) if isinstance(value, tuple) else value
-
-
-def nearest(name: str, names: Sequence[str]) -> str:
-    near = get_close_matches(str(name), names, n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def _typed(name: str, value: Any, hint: Any, meta: Mapping[str, Any]) -> Any:

@@ -10,12 +10,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..command import Parser, complain
 from ..recipe import RecipeError
+from ..threads import share_of_cores
 from .collect import Row, check_finished, collect, is_done
 from .commands import Options, commands, extra_keys, run_recipe
 from .definition import Run, Study, list_studies, load_study
 from .runner import Job, Runner, last_line
 from .tables import comma_separated, draw, markdown, table, write_whole
+
+COMMAND = "study.py"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -23,22 +27,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         code = _main(list(sys.argv[1:] if argv is None else argv))
     except RecipeError as error:
-        for problem in error.problems:
-            print(f"study.py: {problem}", file=sys.stderr)
-        code = 2
+        code = complain(COMMAND, error.problems, 2)
     except BrokenPipeError:  # whoever read the output is gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except OSError as error:
-        print(f"study.py: cannot write: {error}; the same command goes on", file=sys.stderr)
-        code = 1
+        code = complain(COMMAND, [f"cannot write: {error}; the same command goes on"], 1)
     raise SystemExit(code)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     """Return the parser of the flags before ``--``."""
-    parser = argparse.ArgumentParser(
-        prog="study.py",
+    parser = Parser(
+        prog=COMMAND,
         usage="%(prog)s --study NAME [flags] [-- flags of the training command]",
         description="Run the runs that a table of the paper needs, and put what they give beside its numbers. Stopped "
         "at any point, the same command goes on.",
@@ -58,18 +59,20 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _main(words: list[str]) -> int:
     own, extra = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
-    asked = make_parser().parse_args(own)
+    asked, problems = make_parser().read(own)
     if asked.list_studies:
         print_studies()
         return 0
-    _check(asked)
+    problems += _problems(asked)
+    if problems:
+        raise RecipeError(problems)
     study = load_study(asked.study)
     seeds = study.seeds if asked.seeds is None else asked.seeds
     options = Options(
         folder=Path(asked.output) / study.name,
         limit=asked.limit,
         data_dir=None if asked.data_dir is None else Path(asked.data_dir),
-        threads=asked.threads if asked.dry_run or asked.jobs < 2 else asked.threads or _share(asked.jobs),
+        threads=asked.threads if asked.dry_run or asked.jobs < 2 else asked.threads or share_of_cores(asked.jobs),
         extra=tuple(extra),
     )
     extra_keys(options.extra)
@@ -93,7 +96,7 @@ def print_studies() -> None:
         print(f"{name:16} {len(study.conditions):3} rows x {seeds}  {study.title}")
 
 
-def _check(asked: argparse.Namespace) -> None:
+def _problems(asked: argparse.Namespace) -> list[str]:
     problems = []
     if asked.study is None:
         problems.append(f"--study is missing; there are {', '.join(list_studies())}")
@@ -103,8 +106,7 @@ def _check(asked: argparse.Namespace) -> None:
             problems.append(f"--{name} must be at least {low}, got {value}")
     if asked.data_dir is not None and not Path(asked.data_dir).is_dir():
         problems.append(f"--data-dir {asked.data_dir}: no such folder")
-    if problems:
-        raise RecipeError(problems)
+    return problems
 
 
 def _check_recipes(runs: Sequence[Run], options: Options) -> None:
@@ -185,8 +187,3 @@ def devices(jobs: int) -> list[str]:
     count = torch.cuda.device_count()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return [] if count < 2 else visible.split(",")[:count] if visible else [str(i) for i in range(count)]
-
-
-def _share(jobs: int) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // jobs)

@@ -66,8 +66,8 @@ def extra_keys(extra: tuple[str, ...]) -> dict[str, Any]:
 
     parser = make_parser()
     defaults = vars(parser.parse_args([]))
-    given, unknown = parser.parse_known_args(extra)
-    problems = [f"unknown flag {word} after --" for word in unknown]
+    given, unknown = parser.read(extra)
+    problems = [f"after --: {problem}" for problem in unknown]
     for name, remedy in _RESERVED.items():
         if getattr(given, name, None) != defaults.get(name):
             problems.append(f"--{name.replace('_', '-')} after -- is the study's own: use {remedy}")

@@ -7,13 +7,13 @@ overrides of a recipe, or a ``grid``, lists of values of keys, of which all comb
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
+from ..checks import nearest
 from ..recipe import RecipeError
 from ..recipe.compose import recipes_dir
 from ..recipe.schema import MIX_PREFIX
@@ -139,9 +139,8 @@ def load_study(name: str) -> Study:
         if not path.is_file():
             raise RecipeError([f"no such file of a study: {name}"])
     elif name not in list_studies():
-        near = get_close_matches(name, list_studies(), n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(list_studies())}"
-        raise RecipeError([f"no study {name!r}; {hint}"])
+        hint = nearest(name, list_studies()) or f"; there are {', '.join(list_studies())}"
+        raise RecipeError([f"no study {name!r}{hint}"])
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, yaml.YAMLError) as error:
@@ -159,10 +158,11 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
         Evaluation(e["suite"], e["metric"], tuple(map(str, e["values"]))) for e in values.get("evaluation", [])
     ]
     shown = [*metrics, *(e.metric for e in evaluation)]
-    problems = [f"{name}: unknown key {key!r}" for key in sorted(set(values) - _KEYS)]
-    problems += [f"{name}: unknown metric {metric!r}" for metric in shown if metric not in METRICS]
+    problems = [f"{name}: unknown key {key!r}{nearest(key, _KEYS)}" for key in sorted(set(values) - _KEYS)]
+    problems += [f"{name}: unknown metric {m!r}{nearest(m, METRICS)}" for m in shown if m not in METRICS]
     for group in groups:
-        problems += [f"{name}: unknown key {key!r} of a group" for key in sorted(set(group) - _GROUP_KEYS)]
+        unknown = sorted(set(group) - _GROUP_KEYS)
+        problems += [f"{name}: unknown key {key!r} of a group{nearest(key, _GROUP_KEYS)}" for key in unknown]
     if not groups or not values.get("title"):
         problems.append(f"{name}: a study needs a title and groups")
     if problems:

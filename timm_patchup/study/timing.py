@@ -5,7 +5,6 @@ is read. Sums and not medians, for a method may do more in some updates than in 
 """
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 
+from ..command import complain
 from ..recipe import Recipe, RecipeError, load_recipe
 from ..recipe.flags import given_keys
 from ..training.build import build_criterion, build_mixer, build_model, build_optimizer, make_accelerator
@@ -33,9 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         results = _run(namespace)
     except RecipeError as error:
-        for problem in error.problems:
-            print(f"timing: {problem}", file=sys.stderr)
-        raise SystemExit(2) from None
+        raise SystemExit(complain(parser.prog, error.problems, 2)) from None
     print(f"an update of {namespace.recipe} takes {results['time_ratio']:.3f} of one of {REFERENCE}")
 
 

@@ -18,11 +18,13 @@ from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler_factory import scheduler_kwargs
 from torch import nn
 
+from ..checks import nearest
 from ..criterion import Criterion, bce_softmax, cross_entropy
 from ..data.transforms import Augmentation
 from ..methods import create_mixer
 from ..mixer import Mixer
 from ..recipe import Recipe, RecipeError
+from ..threads import share_of_cores
 
 # What a launch configuration may ask for that this loop does not do; on the CPU Accelerate would pass over it.
 _SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
@@ -79,7 +81,7 @@ def make_accelerator(
     if accelerator.device.type == "cpu":
         local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
         # accelerate launch sets OMP_NUM_THREADS to 1 where nobody chose; cores that idle help nobody.
-        torch.set_num_threads(threads or max(1, _cores() // local))
+        torch.set_num_threads(threads or share_of_cores(local))
     return accelerator
 
 
@@ -138,15 +140,14 @@ def model_problems(recipe: Recipe) -> list[str]:
     """Return what is wrong with augmentation, optimiser, model and method, tried on tensors without data."""
     problems = []
     if recipe.opt not in list_optimizers():
-        problems.append(f"opt: timm has no optimiser {recipe.opt!r}; see timm.optim.list_optimizers()")
+        hint = nearest(recipe.opt, map(str, list_optimizers())) or "; see timm.optim.list_optimizers()"
+        problems.append(f"opt: timm has no optimiser {recipe.opt!r}{hint}")
     try:
         Augmentation(recipe, crop=True)
     except (AssertionError, KeyError, TypeError, ValueError) as error:
         problems.append(f"aa: timm cannot make {recipe.aa!r} of it: {error}")
     if not timm.is_model(recipe.model):
-        near = timm.list_models(f"*{recipe.model[:6]}*")[:4]
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        return [*problems, f"model: timm has no model {recipe.model!r}{hint}"]
+        return [*problems, f"model: timm has no model {recipe.model!r}{nearest(recipe.model, timm.list_models())}"]
     try:
         with torch.device("meta"):
             model = build_model(Recipe.from_dict(recipe.to_dict() | {"pretrained": False}))
@@ -173,7 +174,3 @@ def _has_accelerator() -> bool:
         return False
     xpu = getattr(torch, "xpu", None)
     return torch.cuda.is_available() or torch.backends.mps.is_available() or bool(xpu and xpu.is_available())
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

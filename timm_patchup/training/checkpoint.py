@@ -3,7 +3,7 @@
 ``checkpoints/step-00000450/`` holds model.safetensors, ema.safetensors (if there is one), state.pt (optimiser, scaler,
 mixer, position, sums, rows of the summary; read with ``weights_only``) and manifest.json with a checksum of each. The
 weights of the best epoch so far lie beside them, named in the manifest. No generator has a state to save: all
-randomness of a run follows from (seed, rank, update), see ``loop.py``.
+randomness of a run follows from (seed, rank, update), see ``learner.py``.
 """
 
 import hashlib

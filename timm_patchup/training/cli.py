@@ -5,23 +5,22 @@ Exit codes: 0 done, 1 the run failed, 2 the call was wrong and nothing was writt
 
 import argparse
 import errno
-import os
 import re
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..command import Parser, complain
 from ..recipe import RecipeError, list_recipes, load_recipe
 from ..recipe.compose import DEFAULT, list_benchmarks, list_recipe_methods
 from ..recipe.flags import add_recipe_flags, given_keys
 
 _WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
+COMMAND = "train.py"
 TRACKERS = ("tensorboard", "trackio", "wandb")
 
 
@@ -49,9 +48,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         code = _run(words)
     except RecipeError as error:
-        code = _complain(error.problems, 2)
+        code = complain(COMMAND, error.problems, 2)
     except KeyboardInterrupt:
-        code = _complain(["stopped by Ctrl-C, outside training: no checkpoint was written"], 130)
+        code = complain(COMMAND, ["stopped by Ctrl-C, outside training: no checkpoint was written"], 130)
     except Exception as error:
         known, everywhere = _known_failure(error), False
         if debug:
@@ -60,18 +59,18 @@ def main(argv: Sequence[str] | None = None) -> None:
             text = " ".join(str(error).split())[:400]
             known = f"{type(error).__name__}: {text} (--debug shows where)", 1
             everywhere = True
-        code = _complain([known[0]], known[1], everywhere=everywhere)
+        code = complain(COMMAND, [known[0]], known[1], everywhere=everywhere)
     raise SystemExit(code)
 
 
 def _run(words: Sequence[str]) -> int:
     parser = make_parser()
-    namespace, unknown = parser.parse_known_args(words)
+    namespace, problems = parser.read(words)
     if namespace.list_recipes:
         print_recipes()
         return 0
-    call, problems = _read_call(namespace)
-    problems = unknown_flags(parser, unknown) + problems
+    call, more = _read_call(namespace)
+    problems += more
     recipe = None
     try:
         recipe = load_recipe(call.source or DEFAULT, call.overrides)
@@ -89,10 +88,10 @@ def _run(words: Sequence[str]) -> int:
     return 0
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     """Return the parser of all flags."""
-    parser = argparse.ArgumentParser(
-        prog="train.py",
+    parser = Parser(
+        prog=COMMAND,
         description="Train a recipe; without one, the embedded default. Every key of a recipe is also a flag.",
         allow_abbrev=False,
     )
@@ -163,18 +162,6 @@ def _read_call(namespace: argparse.Namespace) -> tuple[Call, list[str]]:
     return call, problems
 
 
-def unknown_flags(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> list[str]:
-    problems = []
-    known = [flag for flag in parser._option_string_actions if flag.startswith("--")]
-    for word in unknown:
-        if word.startswith("-"):
-            near = get_close_matches(word.split("=")[0], known, n=3, cutoff=0.6)
-            problems.append(f"unknown flag {word}{f'; did you mean {chr(32).join(near)}?' if near else ''}")
-        elif word == unknown[0] or not unknown[unknown.index(word) - 1].startswith("-"):
-            problems.append(f"unexpected argument {word!r}; a data folder is given as --data-dir")
-    return problems
-
-
 def _known_failure(error: BaseException) -> tuple[str, int] | None:
     """Return the line and the exit code of a failure that users meet, None for any other."""
     from ..data.source import DataError
@@ -191,14 +178,3 @@ def _known_failure(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, OSError) and error.errno in _WRITE_ERRORS:
         return f"cannot write: {error.strerror or error}; the last good checkpoint stands, --resume goes on from it", 1
     return None
-
-
-def _complain(problems: Sequence[str], code: int, *, everywhere: bool = False) -> int:
-    """Print problems on the first process, for several have the same ones; what is unforeseen on each of them."""
-    rank = int(os.environ.get("RANK", 0))
-    if rank == 0 or everywhere:
-        name = f"train.py, process {rank}" if rank else "train.py"
-        with suppress(BrokenPipeError):
-            for problem in problems:
-                print(f"{name}: {problem}", file=sys.stderr, flush=True)
-    return code

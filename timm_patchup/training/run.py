@@ -50,7 +50,7 @@ def run(recipe: Recipe, call: "Call") -> dict[str, Any]:
         data = load_data(recipe, call.data_dir)
     stop = StopSignal()
     trainer = Trainer(recipe, data, folder, accelerator, stop=stop)
-    trainer.mixer.check_images(torch.zeros(2, *recipe.input_size, device=accelerator.device))
+    trainer.learner.mixer.check_images(torch.zeros(2, *recipe.input_size, device=accelerator.device))
     # Nothing was written so far.
     with folder.locked() if accelerator.is_main_process else nullcontext():
         accelerator.wait_for_everyone()
@@ -141,9 +141,9 @@ def _restore(trainer: Trainer, folder: RunFolder, path: Path | None, say: Any) -
 
 def _introduce(recipe: Recipe, trainer: Trainer, accelerator: Accelerator, data: str) -> None:
     say = accelerator.print
-    parameters = sum(p.numel() for p in trainer.plain.parameters())
+    parameters = sum(p.numel() for p in trainer.learner.plain.parameters())
     say(f"{trainer.folder.path}: {recipe.model}, {parameters:,} parameters, on {recipe.dataset}: {data}")
-    say(f"method: {trainer.mixer}")
+    say(f"method: {trainer.learner.mixer}")
     precision = accelerator.mixed_precision
     where = f"{accelerator.device.type}, precision {'float32' if precision == 'no' else precision}"
     say(f"{describe_batch(recipe, accelerator.num_processes)}, {trainer.batches.updates} updates an epoch; {where}")
