@@ -124,11 +124,11 @@ def test_wrong_calls(run: Path, tmp_path: Path) -> None:
         (lambda: fetch("cifar11"), "unknown data 'cifar11'; did you mean cifar10"),
         (lambda: fetch("fashion_mini"), "is in the package"),
         (lambda: evaluate(run, "clena", data="fashion_mini"), "did you mean clean"),
-        (lambda: evaluate(run, data="fashion_mini", limit=0), "--limit must be at least 1, got 0"),
+        (lambda: evaluate(run, data="fashion_mini", limit=0), "limit must be at least 1, got 0"),
         (lambda: evaluate("nothing"), "no such folder, and no name of the Hub"),
         (lambda: evaluate(run, data="imagenet"), "has 10 classes"),
     ):
-        with pytest.raises(HubError, match=message):
+        with pytest.raises(ValueError, match=message):
             call()
 
 

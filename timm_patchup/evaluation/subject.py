@@ -15,10 +15,10 @@ import torch
 from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
+from ..checks import nearest
 from ..hub.load import FOLDER, HUB, load_with_recipe
 from ..hub.weights import HubError
 from ..recipe import Recipe, RecipeError
-from ..recipe.compose import nearest
 
 
 class Normalised(nn.Module):

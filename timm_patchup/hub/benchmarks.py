@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from ..checks import check_count
 from ..data.source import HUB_PREFIX
 from ..recipe import Recipe, RecipeError
 from ..recipe.data_names import load_data_recipe
@@ -92,7 +93,8 @@ def evaluate(
         For each suite its numbers by name.
 
     Raises:
-        HubError: the model or the data cannot be had, or the call is wrong.
+        HubError: the model or the data cannot be had, or do not fit together.
+        ValueError, TypeError: an argument is wrong.
 
     Example:
         >>> timm_patchup.hub.evaluate("USER/NAME")["clean"]["error"]
@@ -103,6 +105,9 @@ def evaluate(
     from ..evaluation.run import run
     from ..sites import SiteError
 
+    for name, value, low in (("limit", limit, 1), ("batch_size", batch_size, 1), ("seed", seed, 0)):
+        if value is not None:
+            check_count(name, value, low=low)
     names = suites if isinstance(suites, str) else ",".join(suites)
     given = {"--data": data, "--data-dir": data_dir, "--limit": limit, "--batch-size": batch_size, "--seed": seed}
     given["--threads"] = torch.get_num_threads()  # the command takes all cores, a call leaves them as they are

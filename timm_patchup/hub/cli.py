@@ -4,15 +4,16 @@ Exit codes: 0 done, 1 the push failed, 2 the call was wrong, 130 stopped by Ctrl
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..command import Parser, complain
 from .export import export, is_export
 from .load import REPO
 from .push import files_of, push
 from .weights import HubError
 
+COMMAND = "push_to_hub.py"
 EXPORT = "hub"
 
 
@@ -22,18 +23,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         code = _run(call)
     except HubError as error:
-        code = _complain(str(error), error.code)
+        code = complain(COMMAND, [str(error)], error.code)
     except KeyboardInterrupt:
-        code = _complain("stopped; nothing is lost and nothing half is to be seen on the Hub: push again", 130)
+        code = complain(
+            COMMAND, ["stopped; nothing is lost and nothing half is to be seen on the Hub: push again"], 130
+        )
     except OSError as error:
-        code = _complain(f"cannot write the export: {error.strerror or error}", 1)
+        code = complain(COMMAND, [f"cannot write the export: {error.strerror or error}"], 1)
     raise SystemExit(code)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     """Return the parser of the command."""
-    parser = argparse.ArgumentParser(
-        prog="push_to_hub.py",
+    parser = Parser(
+        prog=COMMAND,
         description="Export a finished run into RUN_DIR/hub, as a folder that timm loads, and push it to the Hub.",
         allow_abbrev=False,
     )
@@ -71,8 +74,3 @@ def _run(call: argparse.Namespace) -> int:
     )
     print(where)
     return 0
-
-
-def _complain(problem: str, code: int) -> int:
-    print(f"push_to_hub.py: {problem}", file=sys.stderr, flush=True)
-    return code

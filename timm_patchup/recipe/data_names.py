@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from .compose import list_benchmarks, list_recipes, load_recipe, nearest, read_keys, recipes_dir
+from ..checks import nearest
+from .compose import list_benchmarks, list_recipes, load_recipe, read_keys, recipes_dir
 from .schema import Recipe, RecipeError
 
 
