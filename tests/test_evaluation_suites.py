@@ -24,7 +24,7 @@ def bench() -> Bench:
 
 
 def everything(bench: Bench) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-    return bench.images.first(len(bench.images))  # type: ignore[return-value]
+    return bench.images.spread(len(bench.images))  # type: ignore[return-value]
 
 
 def test_clean_is_what_training_measured(bench: Bench) -> None:
@@ -134,7 +134,7 @@ def test_angles_follow_from_seed_and_sample_alone() -> None:
 
 
 def test_fgsm_by_hand(bench: Bench) -> None:
-    images, labels, _ = bench.images.first(40)
+    images, labels, _ = bench.images.spread(40)
     model, recipe = bench.subject.classifier.model, bench.subject.recipe
     mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (recipe.mean, recipe.std))
     for space in ("pixels", "normalised"):

@@ -42,7 +42,7 @@ def measure(bench: Bench) -> Measured:
         for images, labels, _ in bench.batches("activations"):
             layouts = _layouts(model, names, images) if layouts is None else layouts
             seen.clear()
-            bench.subject.classifier(images)
+            bench.logits(images)
             for name in names:
                 sizes = magnitudes(seen[name], layouts.get(name)).double().sort(dim=1, descending=True).values
                 sums[name] = sums.get(name, torch.zeros(sizes.shape[1], dtype=torch.float64)) + sizes.sum(dim=0).cpu()

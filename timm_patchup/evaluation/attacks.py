@@ -33,6 +33,11 @@ def settings(bench: Bench) -> dict[str, Any]:
     }
 
 
+def value_names() -> tuple[str, ...]:
+    searched = tuple(f"{name} {kind}" for name in SMALLEST for kind in ("accuracy", "median distance"))
+    return (*searched, "pgd accuracy")
+
+
 def measure(bench: Bench) -> Measured:
     """Return accuracy at the radius for each attack, and the median distance of those that look for the smallest."""
     import foolbox
@@ -50,7 +55,7 @@ def measure(bench: Bench) -> Measured:
     pgd = torch.zeros(2, dtype=torch.float64)
     for images, labels, rows in bench.batches("attacks"):
         with torch.inference_mode():
-            right = bench.subject.classifier(images).argmax(dim=1) == labels
+            right = bench.logits(images).argmax(dim=1) == labels
         for number, (name, search) in enumerate(searches.items()):
             found = _seeded(search, target, images, labels, None, (bench.options.seed, number, rows[0]))
             distances[name] += _distances(images, found, labels, right, bench).tolist()
