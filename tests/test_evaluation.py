@@ -214,7 +214,7 @@ def test_ready_corruptions_from_both_layouts(tmp_path: Path) -> None:
     assert "ready files" in one["settings"]["images"]
     (tmp_path / "folders" / "fog").rename(tmp_path / "folders" / "smog")
     line = refused(*call, "--corrupted", tmp_path / "folders", "--output", tmp_path / "c")
-    assert "neither fog/1/CLASS/ nor fog.npy" in line
+    assert "neither fog/SEVERITY/CLASS/ nor fog.npy" in line
 
 
 def test_two_processes_count_every_sample_once(tmp_path: Path) -> None:
