@@ -102,7 +102,7 @@ def _mce_blocks(results: Results, rows: Sequence[Row], baseline: str | None) -> 
         return [Block("small", "--baseline NAME adds mCE, the mean of E_c relative to that model's.")]
     results.mce = corruption_errors(results, rows, baseline)
     if not results.mce:
-        return []
+        return [Block("small", f"No mCE: {baseline} has no results of this suite.")]
     lines = [("model", f"mCE, %, against {results.mce['baseline']}")]
     for label, value in results.mce["values"].items():
         deviation = "" if value["std"] is None else f" ± {value['std']:.1f}"

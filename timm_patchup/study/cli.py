@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..recipe import RecipeError
+from ..recipe.schema import nearest
 from .collect import Row, check_finished, collect, is_done
 from .commands import Options, commands, extra_keys, run_recipe
 from .definition import Run, Study, list_studies, load_study
@@ -74,6 +75,7 @@ def _main(words: list[str]) -> int:
     )
     extra_keys(options.extra)
     runs = study.runs(seeds)
+    _check_evaluation(study, runs_here=bool(asked.jobs) and not asked.dry_run)
     _check_recipes(runs, options)
     check_finished(runs, options)
     left = [run for run in runs if not is_done(study, run, options)]
@@ -103,6 +105,24 @@ def _check(asked: argparse.Namespace) -> None:
             problems.append(f"--{name} must be at least {low}, got {value}")
     if asked.data_dir is not None and not Path(asked.data_dir).is_dir():
         problems.append(f"--data-dir {asked.data_dir}: no such folder")
+    if problems:
+        raise RecipeError(problems)
+
+
+def _check_evaluation(study: Study, *, runs_here: bool) -> None:
+    """Refuse suites and values that do not exist, and missing packages: nobody waits for a training to hear that."""
+    if not study.evaluation:
+        return
+    from ..evaluation.suites import SUITES, suite_problems  # not for studies that only train: it is slow to import
+
+    problems = []
+    for part in study.evaluation:
+        if part.suite not in SUITES or runs_here:
+            problems += [f"{study.name}: {problem}" for problem in suite_problems([part.suite])]
+        known = SUITES[part.suite].values if part.suite in SUITES else ()
+        for value in part.values:
+            if known and value not in known:
+                problems.append(f"{study.name}: suite {part.suite} has no value {value!r}{nearest(value, known)}")
     if problems:
         raise RecipeError(problems)
 
