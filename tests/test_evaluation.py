@@ -217,8 +217,10 @@ def test_ready_corruptions_from_both_layouts(tmp_path: Path) -> None:
     assert "neither fog/SEVERITY/CLASS/ nor fog.npy" in line
 
 
-def test_two_processes_count_every_sample_once(tmp_path: Path) -> None:
-    flags = ["--model", str(trained()), "--suite", "clean,affine,fgsm,activations,geometry", "--limit", "61"]
+def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
+    pytest.importorskip("foolbox")
+    suites = "clean,affine,fgsm,activations,geometry,attacks"
+    flags = ["--model", str(trained()), "--suite", suites, "--limit", "61", "--batch-size", "20"]
     alone = evaluate_here(*flags, "--output", tmp_path / "one")
     assert alone.code == 0, alone.err
     words = [sys.executable, "-m", "accelerate.commands.launch", *TWO_PROCESSES, "-m", "timm_patchup.evaluation"]
@@ -229,5 +231,7 @@ def test_two_processes_count_every_sample_once(tmp_path: Path) -> None:
     assert list(one) == list(two)
     for suite in one:
         assert two[suite]["none_0"]["count"] == one[suite]["none_0"]["count"] == 61
-        expected = pytest.approx(one[suite]["none_0"]["values"], rel=1e-5, abs=1e-6)
-        assert two[suite]["none_0"]["values"] == expected, suite
+        # Batches are the same, so counts and distances are to the last bit; sums of many parts but for rounding.
+        expected = one[suite]["none_0"]["values"]
+        close = pytest.approx(expected, rel=1e-12) if suite in ("clean", "activations") else expected
+        assert two[suite]["none_0"]["values"] == close, suite

@@ -1,7 +1,8 @@
 """How large the features are at each site (the paper's figures 6 and 14).
 
 For one image a channel's magnitude is the mean of |activation| over its map; the magnitudes of an image are sorted in
-descending order, and the sorted ones averaged over the test images.
+descending order, and the sorted ones averaged over the test images. The paper says "sorted in descending value, and
+averaged over all test samples" and not whether a feature is a channel or one place of it: a channel is our reading.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,9 @@
 """Accuracy under stronger attacks (the paper's table 5), with foolbox: DeepFool, DDN, Carlini-Wagner and PGD.
 
-The first three look for the smallest change in L2. The paper reads its 8/255 as a radius there, too, at which hardly an
-image is lost; the median distance of what they find says more. PGD stays within 8/255 in L-infinity.
+The first three look for the smallest change in L2. The paper gives 8/255 for them, too, and no norm; as a radius in L2
+hardly an image is lost there, and the median distance of what they find says more. PGD stays within 8/255 in
+L-infinity. Step sizes are foolbox's own but for PGD's. What Carlini-Wagner finds for a sample depends on its batch, for
+it stops when the whole batch makes no progress; hence the batch size is among the settings.
 """
 
 from typing import Any
@@ -24,7 +26,7 @@ def settings(bench: Bench) -> dict[str, Any]:
         "steps": bench.options.attack_steps,
         "radius": "8/255",
         "deepfool": "L2, overshoot 0.02, logits, 10 candidates",
-        "ddn": "L2, first radius 1, gamma 0.05",
+        "ddn": f"L2, first radius 1, gamma 0.05: so many steps come down to {0.95**bench.options.attack_steps:.2f}",
         "carlini_wagner": "L2, step 0.01, 9 binary search steps, first constant 0.001",
         "pgd": "L-infinity, step 2/255, random start",
         "accuracy": "samples that no attack within the radius turned, of all",

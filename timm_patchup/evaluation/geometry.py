@@ -41,7 +41,8 @@ def check(bench: Bench) -> None:
     try:
         probe(model, resolve_sites(model, [SITE]), torch.zeros(2, *bench.images.recipe.input_size))
     except SiteError as error:
-        raise EvaluationError(f"suite geometry: {bench.subject.name}: {error}") from error
+        reason = str(error).partition(". Give ")[0]  # what to mix instead is no help here
+        raise EvaluationError(f"suite geometry: {bench.subject.name}: {reason}; leave the suite out") from error
 
 
 def measure(bench: Bench) -> Measured:
