@@ -123,7 +123,9 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
         return str(caught.value)
 
     arrays = write_arrays(tmp_path / "arrays")
-    assert "images of gaussian_noise have 32 x 32 pixels, those of the test data 64 x 64" in complaint(arrays, size=64)
+    check_corrupted(str(arrays), CORRUPTIONS, like=clean(size=28))  # the model takes 32
+    larger = write_arrays(tmp_path / "larger", size=64)
+    assert "images of gaussian_noise have 64 x 64 pixels, those of the test data 28 x 28" in complaint(larger, size=28)
     np.save(arrays / "labels.npy", np.arange(5 * COUNT))
     assert "gaussian_noise has 20 classes, the test data 10" in complaint(arrays)
     np.save(arrays / "labels.npy", np.zeros(7, dtype=int))

@@ -17,7 +17,7 @@ from timm_patchup.evaluation.bench import Bench, Measured
 from timm_patchup.evaluation.corruptions import CORRUPTIONS
 from timm_patchup.evaluation.report import corruption_errors
 from timm_patchup.evaluation.results import Results
-from timm_patchup.evaluation.rows import Number, make_rows, number
+from timm_patchup.evaluation.rows import Number, make_rows, number, values_of
 from timm_patchup.recipe import load_recipe
 
 from .evaluating import evaluate_here, make_bench, refused, trained
@@ -69,7 +69,7 @@ def test_pages_show_the_numbers_and_open_from_disk(report: Path) -> None:
             assert error in content
             assert rotated in content
     assert "60 samples, seed 5" in text
-    assert "eps_space pixels" in text
+    assert "; eps_space: pixels; " in text
     assert page.count("data:image/png;base64,") == 4
     assert not re.search(r'(src|href)="(?!data:)', page)
     assert "| | none_0 | cutmix_1 |".replace("| |", "|  |") in text, "models side by side"
@@ -157,6 +157,9 @@ def test_rows_of_one_seed_are_not_averaged(tmp_path: Path) -> None:
     assert [row.members for row in make_rows(results)] == [("a", "c"), ("b",), ("d",)]
     assert number([1.0, 3.0]) == Number(2.0, pytest.approx(2**0.5))
     assert number([1.0]) == Number(1.0)
+    entries = {name: {"values": {"both": 1.0, "distance": value}} for name, value in (("a", 2.0), ("c", None))}
+    values = values_of(make_rows(results)[0], entries)
+    assert values == {"both": Number(1.0, 0.0), "distance": None}, "no mean of some of the seeds"
 
 
 def test_mce_against_a_named_baseline(tmp_path: Path) -> None:

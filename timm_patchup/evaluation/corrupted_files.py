@@ -79,8 +79,9 @@ def _fitting(where: str, name: str, severity: int, like: TestImages) -> Source:
         if strange:
             raise DataError(f"--corrupted {where}: the test data has no class {strange[0]!r} as {name} has")
         source.labels = np.asarray([list(own).index(class_name) for class_name in other])[source.labels]
-    size = source.image(0).size
-    if like.recipe.crop_padding is not None and size != like.stored_size:
+    size, (_, *input_size) = source.image(0).size, like.recipe.input_size
+    # Without a crop all images of a set have one size; corrupted ones may have been brought to the model's before.
+    if like.recipe.crop_padding is not None and size not in (like.stored_size, tuple(input_size[::-1])):
         (width, height), (own_width, own_height) = size, like.stored_size
         raise DataError(
             f"--corrupted {where}: images of {name} have {height} x {width} pixels, "
