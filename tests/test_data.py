@@ -130,15 +130,26 @@ def test_an_epoch_goes_on_in_the_middle() -> None:
     assert list(batches) != whole
 
 
-@given(st.integers(0, 60), st.integers(1, 5), st.integers(1, 9))
-def test_evaluation_gives_every_sample_once(count: int, world_size: int, batch_size: int) -> None:
+@given(st.integers(0, 60), st.integers(1, 5), st.integers(1, 9), st.booleans())
+def test_evaluation_gives_every_sample_once(count: int, world_size: int, batch_size: int, whole: bool) -> None:
     seen: list[int] = []
     for rank in range(world_size):
-        batches = EvaluationBatches(count, batch_size=batch_size, rank=rank, world_size=world_size)
+        batches = EvaluationBatches(count, batch_size=batch_size, rank=rank, world_size=world_size, whole=whole)
         listed = list(batches)
         assert len(listed) == len(batches)
         seen += [sample for batch in listed for _, sample in batch]
     assert sorted(seen) == list(range(count))
+
+
+@given(st.integers(0, 60), st.integers(1, 5), st.integers(1, 9))
+def test_whole_batches_do_not_depend_on_the_processes(count: int, world_size: int, batch_size: int) -> None:
+    def shares(processes: int) -> list[list[list[tuple[int, int]]]]:
+        how = {"batch_size": batch_size, "world_size": processes, "whole": True}
+        return [list(EvaluationBatches(count, rank=rank, **how)) for rank in range(processes)]  # type: ignore[arg-type]
+
+    (alone,), several = shares(1), shares(world_size)
+    assert sorted(batch for share in several for batch in share) == sorted(alone)
+    assert max(map(len, several)) - min(map(len, several)) <= 1
 
 
 HEAVY = {"aa": "rand-m9-mstd0.5", "reprob": 0.5, "color_jitter": 0.4, "lighting": 0.1}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from timm.models import save_for_hf
 
 from timm_patchup.evaluation import suites
@@ -31,7 +31,12 @@ def test_wrong_calls_are_one_line_each(tmp_path: Path) -> None:
     assert "--data: unknown data 'cifar11'; did you mean" in refused("--model", run, "--data", "cifar11", *report)
     line = refused("--model", run, "--data", "cifar100", *report)
     assert "has 10 classes, the data hfds/uoft-cs/cifar100 has 100" in line
-    assert "none of the models: none_0" in refused("--model", run, "--baseline", "x", "--limit", 20, *report)
+    baseline = ["--baseline", "x", "--limit", 20, *report]
+    assert "none of the models: none_0" in refused("--model", run, "--suite", "corruptions", *baseline)
+    assert "--baseline is for suite corruptions, --suite is clean" in refused("--model", run, *baseline)
+    assert "--corrupted is for suite corruptions" in refused("--model", run, "--corrupted", tmp_path, *report)
+    assert "--seed must be below 2**63" in refused("--model", run, "--seed", 2**63, *report)
+    assert "recipe.yaml is a file" in refused("--model", run, "--limit", 20, "--output", run / "recipe.yaml")
     assert "given twice" in refused("--model", run, run, *report)
     assert "did you mean --suite" in refused("--model", run, "--suit=clean", *report)
     assert "invalid choice: 'bits'" in refused("--model", run, "--eps-space", "bits", *report)
@@ -50,6 +55,21 @@ def test_missing_or_foreign_weights(tmp_path: Path) -> None:
     save_for_hf(timm.create_model("test_resnet"), tmp_path / "pickled", safe_serialization=False)
     source = f"local-dir:{tmp_path / 'pickled'}"
     assert "pickles never are" in refused("--model", source, "--data", "fashion_mini", *report)
+
+
+@pytest.mark.parametrize("suite", [name for name in suites.SUITES if name != "corruptions"])
+def test_logits_that_are_no_numbers(suite: str, tmp_path: Path) -> None:
+    """Corruptions count errors as the deformations do."""
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "recipe.yaml").write_bytes((trained() / "recipe.yaml").read_bytes())
+    weights = load_file(trained() / "model.safetensors")
+    weights[next(name for name in weights if name.endswith("weight"))].fill_(float("nan"))
+    save_file(weights, tmp_path / "broken" / "model.safetensors")
+    call = ["--model", tmp_path / "broken", "--suite", suite, "--limit", 20, "--output", tmp_path / "report"]
+    if suite == "attacks":
+        pytest.importorskip("foolbox")
+    assert "broken gives logits that are not finite" in refused(*call)
+    assert not (tmp_path / "report").exists()
 
 
 def test_data_that_says_nothing(tmp_path: Path) -> None:

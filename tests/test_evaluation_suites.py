@@ -1,6 +1,7 @@
 """Suites on the model itself against slow computations by hand: clean, affine, fgsm, activations, geometry."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 from math import acos, pi
 
 import numpy as np
@@ -13,6 +14,9 @@ from torchvision.transforms import functional as vision
 
 from timm_patchup.evaluation import activations, affine, clean, fgsm, geometry
 from timm_patchup.evaluation.bench import Bench, Options
+from timm_patchup.evaluation.corrupted_files import ArraySource
+from timm_patchup.evaluation.images import TestImages
+from timm_patchup.evaluation.suites import SUITES
 from timm_patchup.training.run_folder import RunFolder
 
 from .evaluating import LIMIT, make_bench, trained
@@ -24,7 +28,7 @@ def bench() -> Bench:
 
 
 def everything(bench: Bench) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-    return bench.images.first(len(bench.images))  # type: ignore[return-value]
+    return bench.images.spread(len(bench.images))  # type: ignore[return-value]
 
 
 def test_clean_is_what_training_measured(bench: Bench) -> None:
@@ -134,7 +138,7 @@ def test_angles_follow_from_seed_and_sample_alone() -> None:
 
 
 def test_fgsm_by_hand(bench: Bench) -> None:
-    images, labels, _ = bench.images.first(40)
+    images, labels, _ = bench.images.spread(40)
     model, recipe = bench.subject.classifier.model, bench.subject.recipe
     mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (recipe.mean, recipe.std))
     for space in ("pixels", "normalised"):
@@ -223,3 +227,19 @@ def test_no_sample_is_its_own_partner() -> None:
         partner = geometry.pairs(count, torch.Generator().manual_seed(count))
         assert sorted(partner.tolist()) == list(range(count))
         assert not (partner == torch.arange(count)).any()
+
+
+@pytest.mark.parametrize("name", [name for name in SUITES if SUITES[name].values])
+def test_values_have_the_names_that_studies_ask_for(name: str) -> None:
+    if any(find_spec(package) is None for package in SUITES[name].packages):
+        pytest.skip("an optional package is missing")
+    measured = SUITES[name].measure(make_bench(trained(), limit=10))
+    assert tuple(measured.values) == SUITES[name].values
+
+
+def test_a_few_samples_are_of_all_classes(bench: Bench) -> None:
+    """Image folders hold one class after the other, so the first hundred of ImageNet would be two classes."""
+    source = ArraySource(np.zeros((40, 32, 32, 3), np.uint8), np.repeat(np.arange(10), 4))
+    images, labels, rows = TestImages(source, np.arange(40), bench.images.recipe).spread(10)
+    assert labels.tolist() == list(range(10))
+    assert (len(images), len(rows)) == (10, 10)

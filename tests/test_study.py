@@ -1,33 +1,26 @@
-"""Studies: their grids counted by hand, their commands read back, rows from made-up results, and a real small one."""
+"""Studies: their grids counted by hand, their commands read back, and rows from made-up results."""
 
 import csv
 import json
-import os
 import runpy
 import shlex
-import signal
-import statistics
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from timm_patchup.methods import list_methods
 from timm_patchup.recipe import RecipeError, load_recipe
 from timm_patchup.recipe.flags import given_keys
-from timm_patchup.study import Condition, Run, list_studies, load_study
-from timm_patchup.study.cli import devices, main
+from timm_patchup.study import Condition, list_studies, load_study
+from timm_patchup.study.cli import devices
 from timm_patchup.study.collect import Row, check_finished, collect, is_done
 from timm_patchup.study.commands import Options, commands, data_flags, flags, run_keys, run_recipe
 from timm_patchup.study.definition import make_study
 from timm_patchup.study.paper import PaperNumber, paper_number
-from timm_patchup.study.runner import Job, Runner, last_line
 from timm_patchup.study.tables import comma_separated, draw, markdown, number
 from timm_patchup.training.cli import make_parser
-from timm_patchup.training.run_folder import RunFolder
+
+from .studying import finish, study_here
 
 # benchmarks x methods x settings x seeds
 COUNTS = {
@@ -46,12 +39,6 @@ COUNTS = {
     "tiny_imagenet": 3 * 9 * 5,
     "training_time": 7 * 3 * 3,
 }
-
-
-def study_here(*words: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main([str(word) for word in words])
-    return int(caught.value.code or 0)
 
 
 # Definitions
@@ -140,6 +127,49 @@ def test_definitions_that_are_wrong() -> None:
         make_study("s", {"title": "t"})
     with pytest.raises(RecipeError, match="did you mean fashion_mini"):
         load_study("fashion_min")
+    with pytest.raises(RecipeError, match="a group has no methods"):
+        make_study("s", {"title": "t", "groups": [{"benchmarks": ["fashion_mini"]}]})
+    for wrong in ({"suite": "affine", "metric": "affine_error"}, {"suite": "affine", "values": ["scale 0.6"]}):
+        with pytest.raises(RecipeError, match="a suite, a metric and a list of values"):
+            make_study("s", {"title": "t", "groups": [group], "evaluation": [wrong]})
+
+
+EVALUATED = """
+title: t
+groups:
+- {benchmarks: [fashion_mini], methods: [none]}
+evaluation:
+- {suite: SUITE, metric: affine_error, values: [VALUE]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("suite", "value", "complaint"),
+    [
+        ("afine", "scale 0.6", "wrong: --suite: unknown suite 'afine', choose from clean, affine"),
+        ("affine", "scale .6", "wrong: suite affine has no value 'scale .6'; did you mean scale 0.6"),
+        ("attacks", "pgd accuracy", "wrong: suite attacks needs foolbox: pip install 'timm-patchup[robustness]'"),
+    ],
+)
+def test_an_evaluation_that_cannot_be_is_refused_before_the_training(
+    suite: str,
+    value: str,
+    complaint: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from timm_patchup.evaluation import suites
+
+    monkeypatch.setattr(suites, "find_spec", lambda name: None)
+    file = tmp_path / "wrong.yaml"
+    file.write_text(EVALUATED.replace("SUITE", suite).replace("VALUE", value))
+    assert study_here("--study", file, "--output", tmp_path / "out") == 2
+    assert complaint in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    needs_a_package = suite == "attacks"
+    dry = study_here("--study", file, "--output", tmp_path / "out", "--dry-run")
+    assert dry == (0 if needs_a_package else 2), "a dry run is for other machines"
 
 
 # Commands
@@ -227,16 +257,6 @@ def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
 # Collection
 
 
-def finish(folder: Path, run: Run, options: Options, *, error: float, loss: float = 1.0, val: float = 0.0) -> None:
-    """Write a run as the training command leaves it, with made-up numbers: epoch 2 of 3 was the best."""
-    run_folder = RunFolder(folder / "runs" / run.name)
-    run_folder.begin(run_recipe(run, options), run.name)
-    row: dict[str, Any] = dict.fromkeys(("lr", "train_loss", "val_loss", "val_top1", "val_top5"), 0.0)
-    run_folder.write_summary([{**row, "epoch": e, "val_error": val if e == 2 else 99.0} for e in (1, 2, 3)])
-    test = {"error": error, "loss": loss, "top1": 100 - error, "top5": 90.0, "count": 10}
-    run_folder.write_results({"test": test, "best_epoch": 2, "epochs": 3, "chosen_on": "validation"})
-
-
 def test_mean_deviation_and_difference_by_hand(tmp_path: Path) -> None:
     study, options = load_study("sites"), Options(tmp_path)
     runs = study.runs(3)
@@ -278,6 +298,8 @@ def test_values_of_an_evaluation(tmp_path: Path) -> None:
     options.report(run).mkdir(parents=True)
     entry = {run.name: {"values": {"rotate +-20": 36.45, "scale 0.6": None}}}
     (options.report(run) / "results.json").write_text(json.dumps({"suites": {"affine": entry}}))
+    assert not is_done(study, run, options), "the page is left"
+    (options.report(run) / "report.html").write_text("")
     assert is_done(study, run, options)
     rows = {row.setting: row for row in collect(study, 1, options) if row.condition == run.condition}
     assert rows["rotate +-20"].difference == pytest.approx(36.45 - 37.45)
@@ -312,146 +334,3 @@ def test_picture_of_nothing_and_of_something(tmp_path: Path) -> None:
     draw(study, [Row(condition, "", "val_error", (), 5, None)], tmp_path / "a.png")
     draw(study, [Row(condition, "", "val_error", (1.0, 2.0), 2, PaperNumber(1.0, 0.2, "t"))], tmp_path / "b.png")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.png"]
-
-
-# Processes
-
-
-def python(code: str) -> list[str]:
-    return ["python", "-c", code]
-
-
-def test_jobs_run_side_by_side_and_failures_do_not_stop_them(tmp_path: Path) -> None:
-    ended: list[tuple[str, int]] = []
-    jobs = [
-        Job("bad", [python("print('why'); raise SystemExit(3)"), python("open('never', 'w')")], tmp_path / "l" / "bad"),
-        Job("two", [python("print(1)"), python("print(2)")], tmp_path / "l" / "two"),
-    ]
-    outcome = Runner(2, [], lambda job, code, _: ended.append((job.name, code))).run(jobs)
-    assert (outcome.failed, outcome.signal) == (["bad"], 0)
-    assert sorted(ended) == [("bad", 3), ("two", 0)]
-    assert last_line(tmp_path / "l" / "bad") == "why"
-    assert [line for line in (tmp_path / "l" / "two").read_text().splitlines() if line[0] != "$"] == ["1", "2"]
-    assert last_line(tmp_path / "no") == ""
-
-
-def test_each_job_has_its_gpu(tmp_path: Path) -> None:
-    code = "import os, time; print(os.environ['CUDA_VISIBLE_DEVICES']); time.sleep(0.5)"
-    jobs = [Job(str(i), [python(code)], tmp_path / str(i)) for i in range(2)]
-    Runner(2, ["5", "7"], lambda *_: None).run(jobs)
-    assert [last_line(job.log) for job in jobs] == ["5", "7"]
-
-
-def signal_when(condition: Callable[[], bool], *, times: int = 1) -> threading.Thread:
-    """Send this process SIGINT once a condition holds, as Ctrl-C would."""
-
-    def wait() -> None:
-        deadline = time.monotonic() + 120
-        while not condition() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        for _ in range(times):
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.5)
-
-    thread = threading.Thread(target=wait, daemon=True)
-    thread.start()
-    return thread
-
-
-def test_second_signal_kills(tmp_path: Path) -> None:
-    stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
-    job = Job("j", [python(stubborn)], tmp_path / "log")
-    thread = signal_when(lambda: last_line(job.log) == "up", times=2)
-    start = time.monotonic()
-    outcome = Runner(1, [], print).run([job, job])
-    assert 0.5 < time.monotonic() - start < 30, "the first signal waits for a checkpoint, the second does not"
-    assert (outcome.failed, outcome.signal) == ([], signal.SIGINT)
-    thread.join()
-
-
-SMALL = """
-title: a small study
-seeds: 2
-groups:
-- {benchmarks: [fashion_mini], methods: [none, hard_patchup]}
-"""
-FAILING = """
-title: a study with a run that fails
-seeds: 1
-groups:
-- benchmarks: [fashion_mini]
-  methods: [hard_patchup]
-  cases: {bad: {mix_gamma: 2.0}, good: {}}
-"""
-
-
-def test_a_study_stopped_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "small.yaml").write_text(SMALL)
-    folder = tmp_path / "out" / "small"
-    words = ["--study", tmp_path / "small.yaml", "--output", tmp_path / "out", "--limit", 100, "--threads", 1]
-    training = ["--", "--epochs", 6, "--batch-size", 20]
-    # The first run has written a checkpoint, and has more to do.
-    run = folder / "runs" / "fashion_mini_none-seed0"
-    thread = signal_when(lambda: (run / "summary.csv").is_file())
-    assert study_here(*words, *training) == 130
-    thread.join()
-    assert "stopped with 0 of 4 runs done; go on with the same command" in capsys.readouterr().out
-    assert "**Partial: 0 of 4 runs are done.**" in (folder / "results.md").read_text()
-    assert [path.name for path in (folder / "runs").iterdir()] == [run.name]
-    log = folder / "logs" / f"{run.name}.log"
-    assert "stopped by SIGTERM; checkpoint" in last_line(log)
-
-    words += ["--jobs", 2, *training]
-    assert study_here(*words) == 0
-    assert "resumed from" in log.read_text()
-    results = {path.parent: path.stat().st_mtime_ns for path in folder.glob("runs/*/results.json")}
-    assert len(results) == 4
-    text = (folder / "results.md").read_text()
-    assert "partial" not in text.lower()
-    assert str(tmp_path) not in text + (folder / "results.csv").read_text()
-    assert "--limit 100 -- --epochs 6" in text
-    errors = [json.loads((folder / "runs" / f"fashion_mini_none-seed{i}" / "results.json").read_text()) for i in (0, 1)]
-    values = [result["test"]["error"] for result in errors]
-    assert f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}" in text
-    assert (folder / "results.png").stat().st_size > 1000
-    assert not list(folder.glob(".partial*"))
-
-    capsys.readouterr()
-    assert study_here(*words) == 0
-    assert "4 runs, 4 done already" in capsys.readouterr().out
-    assert {path.parent: path.stat().st_mtime_ns for path in folder.glob("runs/*/results.json")} == results
-    assert study_here("--study", tmp_path / "small.yaml", "--output", tmp_path / "out") == 2, "other flags, other runs"
-
-
-def test_a_failing_run_is_named_and_the_others_stand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "failing.yaml").write_text(FAILING)
-    study = load_study(str(tmp_path / "failing.yaml"))
-    _, good = study.runs()
-    finish(tmp_path / "failing", good, Options(tmp_path), error=12.0)
-    assert study_here("--study", tmp_path / "failing.yaml", "--output", tmp_path) == 1
-    out, err = capsys.readouterr()
-    assert "failed, code 2: fashion_mini_hard_patchup-bad-seed0: train.py: mix hard_patchup: gamma" in out
-    assert "1 of 2 runs failed: fashion_mini_hard_patchup-bad-seed0" in err
-    text = (tmp_path / "failing" / "results.md").read_text()
-    assert "- fashion_mini_hard_patchup-bad-seed0: see logs/fashion_mini_hard_patchup-bad-seed0.log" in text
-    assert "1 of 2 runs are done" in text
-    assert "12.00" in text
-
-
-def test_a_run_ended_before_it_began_is_begun_again(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run")
-    with folder.locked():
-        (folder.path / ".partial-recipe.yaml").write_text("epo")
-    assert folder.state() == "new"
-    (folder.path / "thesis.tex").write_text("")
-    assert folder.state() == "foreign"
-
-
-def test_time_is_measured(tmp_path: Path) -> None:
-    from timm_patchup.study import timing
-
-    small = ["--output", str(tmp_path), "--experiment", "t", "--batch-size", "4", "--threads", "1", "--resume"]
-    timing.main(["--recipe", "fashion_mini_none", *small])
-    results = RunFolder(tmp_path / "t").results()
-    assert 0.1 < results["time_ratio"] < 5
-    assert RunFolder(tmp_path / "t").state() == "finished"

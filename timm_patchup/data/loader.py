@@ -119,18 +119,24 @@ class TrainingBatches(Sampler[list[SampleKey]]):
 
 
 class EvaluationBatches(Sampler[list[SampleKey]]):
-    """Every sample once, over all processes together."""
+    """Every sample once, over all processes together.
 
-    def __init__(self, num_samples: int, *, batch_size: int, rank: int, world_size: int) -> None:
-        self.samples = list(range(rank, num_samples, world_size))
-        self.batch_size = batch_size
+    Args:
+        whole: share out batches and not samples, so that a batch is the same for any number of processes. The last
+            process may have one batch less to do.
+    """
+
+    def __init__(self, num_samples: int, *, batch_size: int, rank: int, world_size: int, whole: bool = False) -> None:
+        samples = list(range(num_samples) if whole else range(rank, num_samples, world_size))
+        batches = [samples[first : first + batch_size] for first in range(0, len(samples), batch_size)]
+        self.batches = batches[rank::world_size] if whole else batches
 
     def __len__(self) -> int:
-        return -(-len(self.samples) // self.batch_size)
+        return len(self.batches)
 
     def __iter__(self) -> Iterator[list[SampleKey]]:
-        for first in range(0, len(self.samples), self.batch_size):
-            yield [(EVALUATION, sample) for sample in self.samples[first : first + self.batch_size]]
+        for batch in self.batches:
+            yield [(EVALUATION, sample) for sample in batch]
 
 
 @dataclass(frozen=True)
@@ -201,11 +207,17 @@ def training_loader(
 
 
 def evaluation_loader(
-    images: Sized, recipe: "Recipe", *, rank: int, world_size: int, pin_memory: bool = False
+    images: Sized,
+    recipe: "Recipe",
+    *,
+    rank: int,
+    world_size: int,
+    whole: bool = False,
+    pin_memory: bool = False,
 ) -> DataLoader:
-    """Return the loader of a process's share of an evaluation."""
+    """Return the loader of a process's share of an evaluation; ``whole`` shares out batches and not samples."""
     size = recipe.validation_batch_size
-    batches = EvaluationBatches(len(images), batch_size=size, rank=rank, world_size=world_size)
+    batches = EvaluationBatches(len(images), batch_size=size, rank=rank, world_size=world_size, whole=whole)
     return _loader(images, batches, recipe, pin_memory)
 
 

@@ -1,7 +1,8 @@
 """How large the features are at each site (the paper's figures 6 and 14).
 
 For one image a channel's magnitude is the mean of |activation| over its map; the magnitudes of an image are sorted in
-descending order, and the sorted ones averaged over the test images.
+descending order, and the sorted ones averaged over the test images. The paper says "sorted in descending value, and
+averaged over all test samples" and not whether a feature is a channel or one place of it: a channel is our reading.
 """
 
 from collections.abc import Iterator
@@ -42,7 +43,7 @@ def measure(bench: Bench) -> Measured:
         for images, labels, _ in bench.batches("activations"):
             layouts = _layouts(model, names, images) if layouts is None else layouts
             seen.clear()
-            bench.subject.classifier(images)
+            bench.logits(images)
             for name in names:
                 sizes = magnitudes(seen[name], layouts.get(name)).double().sort(dim=1, descending=True).values
                 sums[name] = sums.get(name, torch.zeros(sizes.shape[1], dtype=torch.float64)) + sizes.sum(dim=0).cpu()

@@ -65,6 +65,17 @@ class Bench:
         for images, labels, rows in tqdm(loader, desc=title, unit="batch", leave=False, disable=not show):
             yield images.to(self.device), labels.to(self.device), rows
 
+    def logits(self, images: Tensor) -> Tensor:
+        """Return what the classifier says of images in [0, 1].
+
+        Raises:
+            EvaluationError: it says what is no number; the class of that would still be counted as right or wrong.
+        """
+        output: Tensor = self.subject.classifier(images)
+        if not bool(output.isfinite().all()):
+            raise EvaluationError(f"{self.subject.name} gives logits that are not finite: its weights are damaged")
+        return output
+
     def total(self, sums: Tensor) -> Tensor:
         """Add up over all processes; float64, on the CPU."""
         return self.accelerator.reduce(sums.to(self.device, sum_dtype(self.device)).clone(), "sum").double().cpu()
@@ -78,7 +89,7 @@ class Bench:
         sums = torch.zeros(2, dtype=torch.float64)
         with torch.inference_mode():
             for images, labels, rows in self.batches(title):
-                wrong = self.subject.classifier(change(images, rows)).argmax(dim=1) != labels
+                wrong = self.logits(change(images, rows)).argmax(dim=1) != labels
                 sums += torch.tensor([int(wrong.sum()), len(labels)])
         wrong_count, count = self.total(sums).tolist()
         return 100.0 * wrong_count / count, int(count)

@@ -23,7 +23,7 @@ def measure(bench: Bench) -> Measured:
     sums, bins = torch.zeros(4, dtype=torch.float64), torch.zeros(3, BINS, dtype=torch.float64)
     with torch.inference_mode():
         for images, labels, _ in bench.batches("clean"):
-            output = bench.subject.classifier(images).float()
+            output = bench.logits(images).float()
             ranked = output.topk(min(5, output.shape[1]), dim=1).indices == labels[:, None]
             loss = F.cross_entropy(output, labels, reduction="none").double().sum()
             sums += torch.tensor([float(ranked[:, 0].sum()), float(ranked.sum()), float(loss), len(labels)]).double()

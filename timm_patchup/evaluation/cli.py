@@ -114,7 +114,12 @@ def read_call(words: Sequence[str]) -> Call:
         value = getattr(given, name)
         if value is not None and value < low:
             problems.append(f"--{name.replace('_', '-')} must be at least {low}, got {value}")
+    if given.seed >= 2**63:
+        problems.append(f"--seed must be below 2**63, got {given.seed}")
     suites = SUITE_NAMES.split(",") if given.suite == "all" else [name.strip() for name in given.suite.split(",")]
+    for name in ("baseline", "corrupted"):
+        if getattr(given, name) is not None and "corruptions" not in suites:
+            problems.append(f"--{name} is for suite corruptions, --suite is {given.suite}")
     if problems:
         raise RecipeError(problems)
     from .bench import Options

@@ -29,7 +29,7 @@ def measure(bench: Bench) -> Measured:
     for images, labels, _ in bench.batches(f"fgsm, eps in {bench.options.eps_space}"):
         direction = gradient_sign(classifier, images, labels) * scale
         with torch.inference_mode():
-            right = [(classifier(step(images, direction, eps)).argmax(1) == labels).sum() for eps in EPSILONS]
+            right = [(bench.logits(step(images, direction, eps)).argmax(1) == labels).sum() for eps in EPSILONS]
         sums += torch.tensor([*map(int, right), len(labels)])
     *right_counts, count = bench.total(sums).tolist()
     accuracy = [100.0 * right / count for right in right_counts]

@@ -80,10 +80,13 @@ def _activations(entries: Entries, rows: Sequence[Row]) -> Any:
 
 def _geometry(entries: Entries, rows: Sequence[Row]) -> Any:
     figure, panels = _panels(len(rows))
+    every = [max(curve) for row in rows for curves in curves_of(row, entries).values() for curve in curves]
+    highest = max(*every, 1e-6)
     for row, axes in zip(rows, panels):
         for place, method in enumerate(METHODS):
             angles = np.concatenate([np.asarray(curve) for curve in curves_of(row, entries)[method]])
             axes.scatter(place + swarm(angles), angles, s=6)
+        axes.set_ylim(-0.05 * highest, 1.05 * highest)  # one scale for all rows, so that they can be compared
         axes.set_xticks(range(len(METHODS)), [method.replace("_", " ") for method in METHODS])
         axes.set_title(row.label)
         axes.set_ylabel("rho, radians")

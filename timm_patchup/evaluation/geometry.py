@@ -22,7 +22,12 @@ METHODS = ("manifold_mixup", "soft_patchup", "hard_patchup")
 
 
 def settings(bench: Bench) -> dict[str, Any]:
-    return {"site": SITE, "lam": LAM, "gamma": GAMMA, "block_size": BLOCK_SIZE, "samples": SAMPLES, "unit": "radians"}
+    mixing = {"site": SITE, "lam": LAM, "gamma": GAMMA, "block_size": BLOCK_SIZE}
+    return mixing | {"samples": f"{SAMPLES} at most, spread over the classes", "unit": "radians"}
+
+
+def value_names() -> tuple[str, ...]:
+    return tuple(f"{method} {kind}" for method in METHODS for kind in ("mean", "max"))
 
 
 def check(bench: Bench) -> None:
@@ -36,17 +41,18 @@ def check(bench: Bench) -> None:
     try:
         probe(model, resolve_sites(model, [SITE]), torch.zeros(2, *bench.images.recipe.input_size))
     except SiteError as error:
-        raise EvaluationError(f"suite geometry: {bench.subject.name}: {error}") from error
+        reason = str(error).partition(". Give ")[0]  # what to mix instead is no help here
+        raise EvaluationError(f"suite geometry: {bench.subject.name}: {reason}; leave the suite out") from error
 
 
 def measure(bench: Bench) -> Measured:
     """Return rho of every pair for each method: the same pairs, and the same mask for both modes of PatchUp."""
-    images, _, _ = bench.images.first(SAMPLES)
+    images, _, _ = bench.images.spread(SAMPLES)
     images = images.to(bench.device)
     model = bench.subject.classifier.model
     features_map = probe(model, resolve_sites(model, [SITE]), images)[SITE]
     with torch.inference_mode(), recorded(model, [SITE]) as seen:
-        bench.subject.classifier(images)
+        bench.logits(images)
     # On the CPU in float64: rho is a small difference of angles.
     features = seen[SITE].cpu().double()
     if features_map.nhwc:

@@ -45,6 +45,8 @@ class TestImages(Dataset[Batch]):
         kind = StoredImages if recipe.crop_padding is None else MemoryImages
         self._images = kind(source, rows, recipe)
         self.labels = self._images.labels
+        self.class_names = source.class_names
+        self.stored_size = source.image(int(rows[0])).size  # (W, H), before the model's transforms
         self.kept: dict[tuple[Any, ...], Tensor] = {}  # what suites made of batches and the next model sees, too
 
     def __len__(self) -> int:
@@ -55,12 +57,19 @@ class TestImages(Dataset[Batch]):
         return images, labels, self.rows[[sample for _, sample in keys]].tolist()
 
     def loader(self, *, rank: int = 0, world_size: int = 1) -> DataLoader:
-        """Return the batches of a process; together the processes have every sample once."""
-        return evaluation_loader(self, self.recipe, rank=rank, world_size=world_size)
+        """Return the batches of a process; together the processes have every sample once.
 
-    def first(self, count: int) -> Batch:
-        """Return the first samples, the same on every process."""
-        return self.__getitems__([(EVALUATION, sample) for sample in range(min(count, len(self)))])
+        Batches are shared out whole: what attacks find for a sample depends on the others of its batch.
+        """
+        return evaluation_loader(self, self.recipe, rank=rank, world_size=world_size, whole=True)
+
+    def spread(self, count: int) -> Batch:
+        """Return so many samples, the same on every process, with the classes in their proportions.
+
+        The first ones would do only where the samples lie in no order: image folders hold one class after the other.
+        """
+        samples = take_stratified(self.labels.numpy(), count, seed=self.recipe.split_seed)
+        return self.__getitems__([(EVALUATION, int(sample)) for sample in samples])
 
 
 def load_images(recipe: Recipe, data_dir: str | Path | None, *, limit: int | None, batch_size: int) -> TestImages:

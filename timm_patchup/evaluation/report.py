@@ -18,12 +18,12 @@ from .rows import Row, make_rows, number, values_of
 from .suites import SUITES, Suite
 
 # Suites with more numbers than models: numbers go down, models across, as in the paper.
-_TALL = ("affine", "corruptions", "activations", "geometry")
+_TALL = ("affine", "corruptions", "activations", "geometry", "attacks")
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}"
-    "table{border-collapse:collapse;display:block;overflow-x:auto}td,th{border:1px solid #ccc;padding:.25em .6em;"
-    "text-align:right}td:first-child,th:first-child{text-align:left}img{max-width:100%}p.small{color:#666;"
-    "font-size:.85em}"
+    "table{border-collapse:collapse;display:block;overflow-x:auto;margin:1em 0}td,th{border:1px solid #ccc;"
+    "padding:.25em .6em;text-align:right;white-space:nowrap}td:first-child,th:first-child{text-align:left}"
+    "img{max-width:100%}p.small{color:#666;font-size:.85em}"
 )
 
 
@@ -65,8 +65,8 @@ def corruption_errors(results: Results, rows: Sequence[Row], baseline: str) -> d
 
 
 def _blocks(results: Results, rows: Sequence[Row], pictures: Mapping[str, bytes], baseline: str | None) -> list[Block]:
-    data = ", ".join(f"{name} {_shown(value)}" for name, value in results.data.items())
-    blocks = [Block("title", "Evaluation"), Block("text", f"Data: {data}.")]
+    data = {name: value for name, value in results.data.items() if value is not None}
+    blocks = [Block("title", "Evaluation"), Block("text", f"Data: {_listed(data)}.")]
     if any(len(row.members) > 1 for row in rows):
         blocks.append(Block("text", "± is the sample standard deviation over the seeds of one recipe."))
     for name, suite in SUITES.items():
@@ -102,7 +102,7 @@ def _mce_blocks(results: Results, rows: Sequence[Row], baseline: str | None) -> 
         return [Block("small", "--baseline NAME adds mCE, the mean of E_c relative to that model's.")]
     results.mce = corruption_errors(results, rows, baseline)
     if not results.mce:
-        return []
+        return [Block("small", f"No mCE: {baseline} has no results of this suite.")]
     lines = [("model", f"mCE, %, against {results.mce['baseline']}")]
     for label, value in results.mce["values"].items():
         deviation = "" if value["std"] is None else f" ± {value['std']:.1f}"
@@ -114,15 +114,17 @@ def _conditions(entries: Mapping[str, Any]) -> list[str]:
     """Return under which settings the numbers were made: one line where they are the same for all models."""
     by_settings: dict[str, list[str]] = {}
     for name, entry in entries.items():
-        settings = ", ".join(f"{key} {_shown(value)}" for key, value in entry["settings"].items())
-        by_settings.setdefault(f"{entry['count']} samples, seed {entry['seed']}; {settings}.", []).append(name)
+        text = f"{entry['count']} samples, seed {entry['seed']}. {_listed(entry['settings'])}."
+        by_settings.setdefault(text, []).append(name)
     if len(by_settings) == 1:
         return list(by_settings)
     return [f"{', '.join(names)}: {text}" for text, names in by_settings.items()]
 
 
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _listed(values: Mapping[str, Any]) -> str:
+    """Return names and values in one line; values are sentences, too, so commas would not keep them apart."""
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+    return "; ".join(f"{name}: {text}" for name, text in texts.items())
 
 
 def as_markdown(blocks: Sequence[Block]) -> str:

@@ -24,8 +24,10 @@ class Results:
         """Open what is there.
 
         Raises:
-            RecipeError: the file is damaged or of other data, and not to be replaced.
+            RecipeError: the file is damaged or of other data, and not to be replaced; or there can be no folder.
         """
+        if folder.exists() and not folder.is_dir():
+            raise RecipeError([f"--output {folder} is a file, a folder is needed"])
         self.folder, self.data = folder, data
         self.models: dict[str, dict[str, Any]] = {}
         self.suites: dict[str, dict[str, Entry]] = {}

@@ -51,10 +51,17 @@ def make_rows(results: Results) -> list[Row]:
 
 
 def values_of(row: Row, entries: dict[str, Entry]) -> dict[str, Number | None]:
-    """Return the values of a row in one suite: None where no member has a number; empty where none was measured."""
+    """Return the values of a row in one suite; empty where no member was measured.
+
+    None where a member has no number: a median distance is missing where half of the samples resist, and the mean of
+    the seeds that do have one would be too small.
+    """
     measured = [entries[name]["values"] for name in row.members if name in entries]
     keys = list(dict.fromkeys(key for values in measured for key in values))
-    return {key: number([values[key] for values in measured if values.get(key) is not None]) for key in keys}
+    found = {key: [values.get(key) for values in measured] for key in keys}
+    return {
+        key: None if None in values else number([v for v in values if v is not None]) for key, values in found.items()
+    }
 
 
 def curves_of(row: Row, entries: dict[str, Entry]) -> dict[str, list[list[float]]]:

@@ -24,6 +24,7 @@ class Suite:
         labels: names of values in tables, where the key is not good enough.
         packages: modules that must be installed.
         check: raises EvaluationError where a classifier or its images cannot be measured, before anything is.
+        values: names of its values in results.json; empty where they are those of the model's sites.
     """
 
     name: str
@@ -35,15 +36,39 @@ class Suite:
     labels: dict[str, str] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
     check: Callable[[Bench], None] | None = None
+    values: tuple[str, ...] = ()
 
 
 _CLEAN_LABELS = {"error": "top-1 error, %", "top5_error": "top-5 error, %", "nll": "NLL", "ece": "ECE, %"}
 SUITES = {
     suite.name: suite
     for suite in (
-        Suite("clean", "Clean test images", "", clean.measure, clean.settings, 3, _CLEAN_LABELS),
-        Suite("affine", "Deformed images", "error, %", affine.measure, affine.settings),
-        Suite("fgsm", "FGSM", "accuracy, %, at each eps", fgsm.measure, fgsm.settings),
+        Suite(
+            "clean",
+            "Clean test images",
+            "",
+            clean.measure,
+            clean.settings,
+            3,
+            _CLEAN_LABELS,
+            values=tuple(_CLEAN_LABELS),
+        ),
+        Suite(
+            "affine",
+            "Deformed images",
+            "error, %",
+            affine.measure,
+            affine.settings,
+            values=tuple(deformation.name for deformation in affine.DEFORMATIONS),
+        ),
+        Suite(
+            "fgsm",
+            "FGSM",
+            "accuracy, %, at each eps",
+            fgsm.measure,
+            fgsm.settings,
+            values=tuple(f"{eps:g}" for eps in fgsm.EPSILONS),
+        ),
         Suite(
             "activations",
             "Activations",
@@ -61,6 +86,7 @@ SUITES = {
             geometry.settings,
             4,
             check=geometry.check,
+            values=geometry.value_names(),
         ),
         Suite(
             "corruptions",
@@ -72,6 +98,7 @@ SUITES = {
             {"mean error": "mean error, %"},
             ("imagecorruptions",),
             corruptions.check,
+            values=(*corruptions.CORRUPTIONS, "mean error"),
         ),
         Suite(
             "attacks",
@@ -81,6 +108,7 @@ SUITES = {
             attacks.settings,
             3,
             packages=("foolbox",),
+            values=attacks.value_names(),
         ),
     )
 }

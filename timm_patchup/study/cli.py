@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..checks import nearest
 from ..command import Parser, complain
 from ..recipe import RecipeError
 from ..threads import share_of_cores
@@ -77,6 +78,7 @@ def _main(words: list[str]) -> int:
     )
     extra_keys(options.extra)
     runs = study.runs(seeds)
+    _check_evaluation(study, runs_here=bool(asked.jobs) and not asked.dry_run)
     _check_recipes(runs, options)
     check_finished(runs, options)
     left = [run for run in runs if not is_done(study, run, options)]
@@ -107,6 +109,24 @@ def _problems(asked: argparse.Namespace) -> list[str]:
     if asked.data_dir is not None and not Path(asked.data_dir).is_dir():
         problems.append(f"--data-dir {asked.data_dir}: no such folder")
     return problems
+
+
+def _check_evaluation(study: Study, *, runs_here: bool) -> None:
+    """Refuse suites and values that do not exist, and missing packages: nobody waits for a training to hear that."""
+    if not study.evaluation:
+        return
+    from ..evaluation.suites import SUITES, suite_problems  # not for studies that only train: it is slow to import
+
+    problems = []
+    for part in study.evaluation:
+        if part.suite not in SUITES or runs_here:
+            problems += [f"{study.name}: {problem}" for problem in suite_problems([part.suite])]
+        known = SUITES[part.suite].values if part.suite in SUITES else ()
+        for value in part.values:
+            if known and value not in known:
+                problems.append(f"{study.name}: suite {part.suite} has no value {value!r}{nearest(value, known)}")
+    if problems:
+        raise RecipeError(problems)
 
 
 def _check_recipes(runs: Sequence[Run], options: Options) -> None:

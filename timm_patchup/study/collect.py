@@ -109,9 +109,12 @@ def metrics_of(folder: RunFolder) -> dict[str, float]:
 
 
 def is_done(study: Study, run: Run, options: Options) -> bool:
-    """Whether nothing of a run is left to do."""
-    trained = RunFolder(options.runs / run.name).state() == "finished"
-    return trained and {part.suite for part in study.evaluation} <= set(_suites(options.report(run)))
+    """Whether nothing of a run is left to do: it is trained, and what it is evaluated on is measured and reported."""
+    if RunFolder(options.runs / run.name).state() != "finished":
+        return False
+    report = options.report(run)
+    reported = (report / "report.html").is_file()  # the page is written last
+    return not study.evaluation or (reported and {part.suite for part in study.evaluation} <= set(_suites(report)))
 
 
 def _suites(report: Path) -> dict[str, dict[str, float | None]]:

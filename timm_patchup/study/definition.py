@@ -33,6 +33,7 @@ METRICS = {
 }
 _KEYS = {"title", "note", "seeds", "metrics", "paper", "paper_ratio", "evaluation", "measure", "groups"}
 _GROUP_KEYS = {"benchmarks", "methods", "cases", "grid"}
+_EVALUATION_KEYS = {"suite", "metric", "values"}
 
 
 @dataclass(frozen=True)
@@ -152,21 +153,23 @@ def load_study(name: str) -> Study:
 
 def make_study(name: str, values: Mapping[str, Any]) -> Study:
     """Make a study from the keys of its file; raise RecipeError with everything that is wrong with them."""
-    groups = values.get("groups") or []
+    groups, parts = values.get("groups") or [], values.get("evaluation") or []
     metrics = values.get("metrics", ["test_error"])
-    evaluation = [
-        Evaluation(e["suite"], e["metric"], tuple(map(str, e["values"]))) for e in values.get("evaluation", [])
-    ]
-    shown = [*metrics, *(e.metric for e in evaluation)]
+    shown = [*metrics, *(part["metric"] for part in parts if "metric" in part)]
     problems = [f"{name}: unknown key {key!r}{nearest(key, _KEYS)}" for key in sorted(set(values) - _KEYS)]
     problems += [f"{name}: unknown metric {m!r}{nearest(m, METRICS)}" for m in shown if m not in METRICS]
     for group in groups:
         unknown = sorted(set(group) - _GROUP_KEYS)
         problems += [f"{name}: unknown key {key!r} of a group{nearest(key, _GROUP_KEYS)}" for key in unknown]
+        problems += [f"{name}: a group has no {key}" for key in ("benchmarks", "methods") if not group.get(key)]
+    for part in parts:
+        if set(part) != _EVALUATION_KEYS or not isinstance(part["values"], list):
+            problems.append(f"{name}: an evaluation has a suite, a metric and a list of values, got {part}")
     if not groups or not values.get("title"):
         problems.append(f"{name}: a study needs a title and groups")
     if problems:
         raise RecipeError(problems)
+    evaluation = [Evaluation(part["suite"], part["metric"], tuple(map(str, part["values"]))) for part in parts]
     conditions = [condition for group in groups for condition in _expand(group)]
     ratio = values.get("paper_ratio")
     study = Study(

@@ -1,0 +1,27 @@
+"""What the tests of the studies share: the command in this process, and runs with made-up numbers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from timm_patchup.study import Run
+from timm_patchup.study.cli import main
+from timm_patchup.study.commands import Options, run_recipe
+from timm_patchup.training.run_folder import RunFolder
+
+
+def study_here(*words: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main([str(word) for word in words])
+    return int(caught.value.code or 0)
+
+
+def finish(folder: Path, run: Run, options: Options, *, error: float, loss: float = 1.0, val: float = 0.0) -> None:
+    """Write a run as the training command leaves it, with made-up numbers: epoch 2 of 3 was the best."""
+    run_folder = RunFolder(folder / "runs" / run.name)
+    run_folder.begin(run_recipe(run, options), run.name)
+    row: dict[str, Any] = dict.fromkeys(("lr", "train_loss", "val_loss", "val_top1", "val_top5"), 0.0)
+    run_folder.write_summary([{**row, "epoch": e, "val_error": val if e == 2 else 99.0} for e in (1, 2, 3)])
+    test = {"error": error, "loss": loss, "top1": 100 - error, "top5": 90.0, "count": 10}
+    run_folder.write_results({"test": test, "best_epoch": 2, "epochs": 3, "chosen_on": "validation"})
