@@ -30,11 +30,16 @@ def mask_of(mix: PatchUp) -> Tensor:
     return changed
 
 
+def expected_features(x: Tensor, changed: Tensor, partner: Tensor, lam: float | None) -> Tensor:
+    """The paper's operation in float64 on features (B, C, H, W), one mask or one for each; ``lam`` None is hard."""
+    holes = changed.expand(-1, *x.shape[1:]).flatten(1).tolist()
+    rows = oracle.operation(x.double().flatten(1).tolist(), partner.tolist(), holes, lam)
+    return torch.tensor(rows, dtype=torch.float64).reshape(x.shape)
+
+
 def expected_mix(x: Tensor, draw: Draw, lam: float | None) -> Tensor:
     assert draw.changed is not None
-    holes = draw.changed.expand(-1, *x.shape[1:]).flatten(1).tolist()
-    rows = oracle.operation(x.double().flatten(1).tolist(), draw.partner.tolist(), holes, lam)
-    return torch.tensor(rows, dtype=torch.float64).reshape(x.shape)
+    return expected_features(x, draw.changed, draw.partner, lam)
 
 
 def expected_targets(labels: Tensor, draw: Draw, lam: float | None) -> list[list[float]]:
