@@ -1,150 +1,18 @@
-"""What a training loop relies on keeps working with a mixer: autocast, channels_last, compile, checkpointing, EMA."""
+"""What a training loop relies on works with a mixer: checkpointing, autocast, channels_last, accumulation, EMA."""
 
 import copy
 import io
-from collections.abc import Iterator
 
 import pytest
 import timm
 import torch
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
-from torch._dynamo.testing import CompileCounterWithBackend
 
 from timm_patchup import PatchUp
 from timm_patchup.hooks import SiteHook
 
-HIDDEN = ["stem", "stage1", "stage2"]
-
-
-def make_model() -> nn.Module:
-    torch.manual_seed(0)
-    return timm.create_model("test_resnet", num_classes=10)
-
-
-class SmallNet(nn.Module):
-    """One convolution: small enough for the slower compilers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 6, 3, padding=1)
-        self.head = nn.Conv2d(6, 10, 3, stride=2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.conv(x).relu()).mean((2, 3))
-
-
-def batches(count: int, size: int = 4) -> Iterator[tuple[Tensor, Tensor]]:
-    generator = torch.Generator().manual_seed(1)
-    for _ in range(count):
-        x = torch.randn(size, 3, 64, 64, generator=generator)
-        yield x, torch.randint(10, (size,), generator=generator)
-
-
-def draw_at(mix: PatchUp, site: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw until the site comes up."""
-    for _ in range(200):
-        mixed, target = mix(x, y)
-        if mix.draw.site == site:
-            return mixed, target
-        mix._armed.disarm()
-    raise AssertionError(f"{site} never drawn")
-
-
-def grads(model: nn.Module) -> dict[str, Tensor]:
-    return {name: p.grad.clone() for name, p in model.named_parameters()}
-
-
-def assert_same(first: dict[str, Tensor], second: dict[str, Tensor], **tolerance: float) -> None:
-    assert first.keys() == second.keys()
-    for name in first:
-        torch.testing.assert_close(first[name], second[name], msg=lambda text, at=name: f"{at}: {text}", **tolerance)
-
-
-@pytest.mark.parametrize("mode", ["hard", "soft"])
-def test_compile_makes_one_graph_for_each_site_and_one_for_off(mode: str) -> None:
-    torch._dynamo.reset()
-    model = make_model()
-    mix = PatchUp(model, mode=mode, prob=0.8, seed=3)
-    counter = CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(model, backend=counter, fullgraph=True)
-    seen: set[str | None] = set()
-    for x, y in batches(40):
-        mixed, target = mix(x, y)
-        mix.loss(compiled(mixed), target).backward()
-        # A draw at the input is over before the model runs: inside, it is the same as off.
-        seen.add(None if mix.draw.site == "input" else mix.draw.site)
-        assert counter.frame_count == len(seen)
-    assert seen == {*HIDDEN, None}
-    model.eval()
-    for site in HIDDEN:
-        model.train()
-        mixed, target = draw_at(mix, site, x, y)
-        compiled(mixed)
-        model.eval()
-        compiled(x)
-    assert counter.frame_count == len(seen) + 1, "one more graph for eval, whatever is armed"
-
-
-@pytest.mark.parametrize("mode", ["hard", "soft"])
-@pytest.mark.parametrize("site", HIDDEN)
-def test_compiled_step_equals_eager_step(mode: str, site: str) -> None:
-    torch._dynamo.reset()
-    model = make_model()
-    twin = copy.deepcopy(model)
-    mix, twin_mix = (PatchUp(m, mode=mode, prob=1.0, sites=[site], seed=5) for m in (model, twin))
-    compiled = torch.compile(twin, backend="aot_eager")
-    for x, y in batches(2):
-        for network, mixer, run in ((model, mix, model), (twin, twin_mix, compiled)):
-            network.zero_grad()
-            mixed, target = mixer(x, y)
-            mixer.loss(run(mixed), target).backward()
-        assert torch.equal(mix.draw.changed, twin_mix.draw.changed)
-        assert_same(grads(model), grads(twin), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("mode", ["hard", "soft"])
-def test_inductor_step_equals_eager_step(mode: str) -> None:
-    torch._dynamo.reset()
-    model = SmallNet()
-    twin = copy.deepcopy(model)
-    mix, twin_mix = (PatchUp(m, mode=mode, prob=1.0, sites=["conv"], num_classes=10, seed=5) for m in (model, twin))
-    compiled = torch.compile(twin)
-    for x, y in batches(2):
-        for mixer, run in ((mix, model), (twin_mix, compiled)):
-            mixed, target = mixer(x, y)
-            mixer.loss(run(mixed), target).backward()
-        assert_same(grads(model), grads(twin), rtol=1e-4, atol=1e-5)
-
-
-def test_compile_with_gradient_checkpointing_makes_one_whole_graph_for_each_site() -> None:
-    torch._dynamo.reset()
-    model = make_model()
-    model.set_grad_checkpointing(True)
-    mix = PatchUp(model, prob=1.0, sites=HIDDEN, seed=3)
-    counter = CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(model, backend=counter, fullgraph=True)
-    x, y = next(batches(1))
-    for site in HIDDEN * 2:
-        mixed, target = draw_at(mix, site, x, y)
-        mix.loss(compiled(mixed), target).backward()
-    assert counter.frame_count == len(HIDDEN)
-
-
-def test_a_draw_that_a_compiled_model_did_not_apply_raises() -> None:
-    torch._dynamo.reset()
-    model = SmallNet()
-    mix = PatchUp(model, prob=1.0, sites=["conv"], num_classes=10)
-    compiled = torch.compile(model, backend="eager")
-    x, y = next(batches(1))
-    for _ in range(3):
-        mixed, target = mix(x, y)
-        mix.loss(compiled(mixed), target)
-    mixed, target = mix(x, y)
-    with pytest.raises(RuntimeError, match="'conv' was never applied"):
-        mix.loss(torch.zeros(4, 10), target)
-    mixed, target = mix(x, y)
-    mix.loss(compiled(mixed), target)
+from .steps import HIDDEN, assert_same, batches, grads, make_model
 
 
 @pytest.mark.parametrize("mode", ["hard", "soft"])
