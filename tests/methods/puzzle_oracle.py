@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from timm_patchup.data.embedded import CLASSES, fashion_mini_file
+from timm_patchup.data.embedded import fashion_mini_file
 from timm_patchup.methods.puzzle_solver import MaskProblem
 
 
@@ -52,23 +52,6 @@ def graph_cut(problem: MaskProblem) -> Tensor:
 def all_masks(n_labels: int, rows: int, columns: int) -> Tensor:
     """Every mask of a small grid: int64, (n_labels ** (rows * columns), rows, columns)."""
     return torch.cartesian_prod(*[torch.arange(n_labels)] * (rows * columns)).view(-1, rows, columns)
-
-
-class SmallNet(nn.Module):
-    """Two convolutions with BatchNorm and dropout, for images of any size with ``in_chans`` channels."""
-
-    num_classes = len(CLASSES)
-
-    def __init__(self, in_chans: int = 3) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(in_chans, 12, 5, stride=2), nn.BatchNorm2d(12), nn.ReLU(), nn.Conv2d(12, 24, 3), nn.ReLU()
-        )
-        self.drop = nn.Dropout(0.5)
-        self.head = nn.Linear(24, self.num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.drop(self.body(x).mean((2, 3))))
 
 
 def fashion_images(count: int) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,8 @@ from timm_patchup.methods.puzzle_solver import (
     transport_plan,
 )
 
-from .puzzle_oracle import SmallNet, all_masks, fashion_images, graph_cut, slow_energy, train
+from .puzzle_cases import SmallNet
+from .puzzle_oracle import all_masks, fashion_images, graph_cut, slow_energy, train
 
 BLOCK_NUMS = [2, 4, 8, 16]
 LAMS = [0.1, 0.3, 0.5, 0.75]
