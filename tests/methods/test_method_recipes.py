@@ -16,7 +16,7 @@ from timm_patchup import create_mixer, launch, methods
 from timm_patchup.methods import list_settings, method_parameters
 from timm_patchup.recipe.compose import list_benchmarks, list_recipe_methods, load_recipe
 
-from .test_methods import METHODS, WITH_SITES, batch, step
+from .every_method import METHODS, WITH_SITES, batch, step
 
 AS_RECIPES_ONLY = {"augmix", "autoaugment"}
 
