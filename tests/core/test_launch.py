@@ -1,10 +1,8 @@
 """The launcher runs a script written like timm's train.py, unmodified, with our flags in its parser and args.yaml.
 
-timm's own script is not in its wheel, so the stand-in below does what that script does with its parser, its config
-file and its task.
+timm's own script is not in its wheel: ``train_script`` is a stand-in for it, see ``tests/support/launching.py``.
 """
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,78 +10,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-SCRIPT = '''
-"""A stand-in for timm's train.py: the same order of imports, parsers, task and checkpoint of arguments."""
-import argparse
-import torch
-import yaml
-from torch import nn
-from timm import utils
-from timm.models import create_model
-from timm.task import ClassificationTask, LogitDistillationTask
-
-config_parser = argparse.ArgumentParser(add_help=False)
-config_parser.add_argument("-c", "--config", default="")
-parser = argparse.ArgumentParser()
-parser.add_argument("--model", default="test_resnet")
-parser.add_argument("--mixup", type=float, default=0.0)
-parser.add_argument("--seed", type=int, default=42)
-parser.add_argument("--output", required=True)
-parser.add_argument("--kd-model-name", default=None)
-parser.add_argument("--mixup-off-epoch", type=int, default=0)
-parser.add_argument("--device", default="cpu")
-parser.add_argument("--no-task", action="store_true")
-
-def main():
-    known, remaining = config_parser.parse_known_args()
-    if known.config:
-        with open(known.config) as f:
-            parser.set_defaults(**yaml.safe_load(f))
-    args = parser.parse_args(remaining)
-    text = yaml.safe_dump(args.__dict__)
-    device = utils.init_distributed_device(args)
-    if args.no_task:
-        return
-    torch.manual_seed(args.seed)
-    model = create_model(args.model, num_classes=10)
-    task = ClassificationTask(model=model, criterion=nn.CrossEntropyLoss(), device=device, verbose=args.rank == 0)
-    if args.distributed:
-        task.prepare_distributed(device_ids=[device])
-    task.get_trainable_module().train()
-    torch.manual_seed(args.rank)
-    for _ in range(4):
-        task(torch.randn(4, 3, 64, 64), torch.randint(10, (4,)))["loss"].backward()
-    print(f"rank {args.rank} of {args.world_size}: {type(task).__mro__[1].__name__}", flush=True)
-    if args.rank == 0:
-        with open(args.output, "w") as f:
-            f.write(text)
-
-if __name__ == "__main__":
-    main()
-'''
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "train.py"
-    path.write_text(SCRIPT)
-    return path
-
-
-def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run([str(c) for c in command], capture_output=True, text=True, env=environment, timeout=300)
+from tests.support.launching import run_command
 
 
 def launch(script: Path, *flags: str | Path) -> subprocess.CompletedProcess[str]:
-    return run(sys.executable, "-m", "timm_patchup.launch", script, *flags)
+    return run_command(sys.executable, "-m", "timm_patchup.launch", script, *flags)
 
 
-def test_settings_land_in_args_yaml_and_come_back_through_it(script: Path, tmp_path: Path) -> None:
+def test_settings_land_in_args_yaml_and_come_back_through_it(train_script: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "args.yaml", tmp_path / "again.yaml"
     flags = ["--mix", "hard_patchup", "--mix-gamma", "0.4", "--mix-sites", "stem", "stage1"]
     flags += ["--mix-block-size", "5", "3"]
-    done = launch(script, "--output", first, *flags)
+    done = launch(train_script, "--output", first, *flags)
     assert done.returncode == 0, done.stderr
     assert "rank 0 of 1: MixTask" in done.stdout
     settings = yaml.safe_load(first.read_text())
@@ -92,25 +30,27 @@ def test_settings_land_in_args_yaml_and_come_back_through_it(script: Path, tmp_p
     assert settings["mix_sites"] == ["stem", "stage1"]
     assert settings["mix_block_size"] == [5, 3]
     assert settings["mix_prob"] == 0.7, "what was not given is written out too"
-    done = launch(script, "-c", first, "--output", second)
+    done = launch(train_script, "-c", first, "--output", second)
     assert done.returncode == 0, done.stderr
     assert yaml.safe_load(second.read_text()) == {**settings, "output": str(second)}
 
 
-def test_console_command_is_the_same(script: Path, tmp_path: Path) -> None:
-    done = run(Path(sys.executable).with_name("timm-patchup"), script, "--output", tmp_path / "a", "--mix", "none")
+def test_console_command_is_the_same(train_script: Path, tmp_path: Path) -> None:
+    done = run_command(
+        Path(sys.executable).with_name("timm-patchup"), train_script, "--output", tmp_path / "a", "--mix", "none"
+    )
     assert done.returncode == 0, done.stderr
     assert "rank 0 of 1: TrainingTask" in done.stdout, "the mix none is timm's own task"
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
-def test_two_processes(script: Path, tmp_path: Path, launcher: str) -> None:
+def test_two_processes(train_script: Path, tmp_path: Path, launcher: str) -> None:
     if launcher == "torchrun":
         start = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29611"]
     else:
         start = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "29612"]
     flags = ["--output", tmp_path / "a", "--mix", "soft_patchup"]
-    done = run(sys.executable, "-m", *start, "-m", "timm_patchup.launch", script, *flags)
+    done = run_command(sys.executable, "-m", *start, "-m", "timm_patchup.launch", train_script, *flags)
     assert done.returncode == 0, done.stderr
     assert "rank 0 of 2: MixTask" in done.stdout
     assert "rank 1 of 2: MixTask" in done.stdout
@@ -130,8 +70,8 @@ def test_two_processes(script: Path, tmp_path: Path, launcher: str) -> None:
         (["--mix", "none", "--mix-gamma", "0.5"], "unknown setting of none 'gamma'"),
     ],
 )
-def test_bad_calls_end_in_one_line(script: Path, tmp_path: Path, flags: list[str], message: str) -> None:
-    done = launch(script, "--output", tmp_path / "a", *flags)
+def test_bad_calls_end_in_one_line(train_script: Path, tmp_path: Path, flags: list[str], message: str) -> None:
+    done = launch(train_script, "--output", tmp_path / "a", *flags)
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if line.startswith("timm-patchup: ")]
     assert len(lines) == 1
@@ -140,25 +80,25 @@ def test_bad_calls_end_in_one_line(script: Path, tmp_path: Path, flags: list[str
     assert not (tmp_path / "a").exists()
 
 
-def test_a_script_that_mixes_nothing_is_an_error(script: Path, tmp_path: Path) -> None:
-    done = launch(script, "--output", tmp_path / "a", "--mix", "hard_patchup", "--no-task")
+def test_a_script_that_mixes_nothing_is_an_error(train_script: Path, tmp_path: Path) -> None:
+    done = launch(train_script, "--output", tmp_path / "a", "--mix", "hard_patchup", "--no-task")
     assert done.returncode == 1
     assert "nothing was mixed" in done.stderr
 
 
-def test_missing_script_and_help(tmp_path: Path, script: Path) -> None:
+def test_missing_script_and_help(tmp_path: Path, train_script: Path) -> None:
     done = launch(tmp_path / "no.py", "--mix", "hard_patchup")
     assert done.returncode == 2
     assert "no such script" in done.stderr
-    done = launch(script, "--help")
+    done = launch(train_script, "--help")
     assert done.returncode == 0
     assert "--mix-block-size" in done.stdout
     assert "--kd-model-name" in done.stdout
 
 
-def test_a_recipe_is_handed_to_the_script(script: Path, tmp_path: Path) -> None:
+def test_a_recipe_is_handed_to_the_script(train_script: Path, tmp_path: Path) -> None:
     out = tmp_path / "args.yaml"
-    done = launch(script, "--recipe", "imagenet_hard_patchup", "--model", "test_resnet", "--output", out)
+    done = launch(train_script, "--recipe", "imagenet_hard_patchup", "--model", "test_resnet", "--output", out)
     assert done.returncode == 0, done.stderr
     assert "MixTask" in done.stdout
     written = yaml.safe_load(out.read_text())
@@ -166,7 +106,7 @@ def test_a_recipe_is_handed_to_the_script(script: Path, tmp_path: Path) -> None:
     assert written["model"] == "test_resnet", "a flag overrides the recipe"
     assert written["seed"] == 0, "a key that the script knows comes from the recipe"
     assert "timm's script does not know lighting: 0.1 is left out" in done.stderr
-    wrong = launch(script, "--recipe", "imagenet_hard_patchp", "--output", out)
+    wrong = launch(train_script, "--recipe", "imagenet_hard_patchp", "--output", out)
     assert wrong.returncode == 2
     assert "did you mean imagenet_hard_patchup" in wrong.stderr
     assert wrong.stderr.count("\n") == 1

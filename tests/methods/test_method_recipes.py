@@ -11,7 +11,6 @@ from timm.data import create_transform
 from torch import nn
 
 from tests.conftest import NUM_CLASSES
-from tests.core.test_launch import script  # noqa: F401  (a fixture)
 from timm_patchup import create_mixer, launch, methods
 from timm_patchup.methods import list_settings, method_parameters
 from timm_patchup.recipe.compose import list_benchmarks, list_recipe_methods, load_recipe
@@ -58,11 +57,13 @@ def test_any_model_will_do_for_a_method_at_the_input(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_launcher_runs_every_method(name: str, script: Path, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:  # noqa: F811
+def test_launcher_runs_every_method(
+    name: str, train_script: Path, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
     for variable in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(variable, raising=False)
     own = {"dropblock": ["--mix-block-size", "5", "--mix-drop-prob", "0.2"], "cutout": ["--mix-length", "9"]}
-    launch.main([str(script), "--mix", name, "--output", str(tmp_path / "args.yaml"), *own.get(name, [])])
+    launch.main([str(train_script), "--mix", name, "--output", str(tmp_path / "args.yaml"), *own.get(name, [])])
     assert f"rank 0 of 1: {'TrainingTask' if name == 'none' else 'MixTask'}" in capsys.readouterr().out
     written = yaml.safe_load((tmp_path / "args.yaml").read_text())
     known = {key: parameter.default for key, parameter in list_settings(name).items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.test_launch import run, script  # noqa: F401  (a fixture)
+from tests.support.launching import run_command
 from tests.support.paths import ROOT
 from timm_patchup import list_methods
 from timm_patchup.methods import method_parameters
@@ -33,10 +33,12 @@ def test_python_blocks_run(code: str) -> None:
 
 
 @pytest.mark.parametrize("line", LAUNCH)
-def test_launcher_line_runs(line: str, script: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_launcher_line_runs(line: str, train_script: Path, tmp_path: Path) -> None:
     command, path, *flags = shlex.split(line)
     assert path == "path/to/train.py"
-    done = run(Path(sys.executable).with_name(command), script, *flags, "--output", tmp_path / "args.yaml")
+    done = run_command(
+        Path(sys.executable).with_name(command), train_script, *flags, "--output", tmp_path / "args.yaml"
+    )
     assert done.returncode == 0, done.stderr
     assert "MixTask" in done.stdout
 
