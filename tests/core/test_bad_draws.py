@@ -68,12 +68,12 @@ def test_replayed_draw_that_contradicts_itself(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"partner": torch.tensor([1.0, 2.0, 3.0, 0.0])}, "draw.partner"),
-        ({"partner": [1, 2, 3, 0]}, "draw.partner"),
-        ({"kept": torch.rand(3)}, "draw.kept"),
-        ({"kept": 0.5}, "draw.kept"),
+        ({"partner": torch.tensor([1.0, 2.0, 3.0, 0.0])}, r"^draw.partner must be an int64 tensor \(4,\), got tensor"),
+        ({"partner": [1, 2, 3, 0]}, r"^draw.partner must be an int64 tensor \(4,\), got \[1, 2, 3, 0\]$"),
+        ({"kept": torch.rand(3)}, r"^draw.kept must be a tensor, 0-d or \(4,\), got tensor"),
+        ({"kept": 0.5}, r"^draw.kept must be a tensor, 0-d or \(4,\), got 0.5$"),
         ({"changed": torch.ones(1, 32, 16, 12)}, r"^draw.changed must be a bool mask .*float32[^\n]*$"),
-        ({"site": None}, "draw"),
+        ({"site": None}, r"^draw.changed must be None when site is None, got a mask \(1, 32, 16, 12\)$"),
     ],
     ids=["float partner", "list partner", "kept too short", "number kept", "float mask", "mask without site"],
 )

@@ -179,17 +179,3 @@ def test_soft_targets_may_be_given(dtype: torch.dtype, smoothing: float, model: 
     for i, j in enumerate(draw.partner.tolist()):
         expected = oracle.reweighted_target(rows[i], rows[j], 0.7, 0.375)
         assert target[i].tolist() == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize("mode", ["hard", "soft"])
-@pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_targets_are_distributions(
-    mode: str, smoothing: float, model: nn.Module, images: Tensor, labels: Tensor
-) -> None:
-    mix = PatchUp(model, mode=mode, prob=0.8, label_smoothing=smoothing)  # type: ignore[arg-type]
-    for _ in range(10):
-        x, target = mix(images, labels)
-        model(x)
-        assert target.shape == (4, NUM_CLASSES)
-        assert (target >= 0).all()
-        assert target.sum(1).tolist() == pytest.approx([1.0] * 4, abs=1e-5)

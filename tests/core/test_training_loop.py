@@ -145,25 +145,6 @@ def test_pickled_model_is_inert() -> None:
         assert torch.equal(loaded(x), model(x))
 
 
-def test_eval_is_untouched() -> None:
-    model = make_model()
-    x, y = next(batches(1))
-    model.eval()
-    before = model(x)
-    mix = PatchUp(model, prob=1.0, sites=["stage1"])
-    model.train()
-    mix(x, y)
-    model.eval()
-    assert torch.equal(model(x), before)
-    model.train()
-    model(x)
-    model.eval()
-    mixed, target = mix(x, y)
-    assert mixed is x
-    assert mix.draw.site is None
-    assert torch.equal(target.argmax(1), y)
-
-
 def test_state_dict_is_that_of_timm_and_detach_leaves_no_hook() -> None:
     model = make_model()
     keys = list(model.state_dict())
@@ -175,14 +156,3 @@ def test_state_dict_is_that_of_timm_and_detach_leaves_no_hook() -> None:
     with pytest.raises(RuntimeError, match="detached"):
         mix(*next(batches(1)))
     PatchUp(model)
-
-
-def test_probing_leaves_running_statistics_and_flags_alone() -> None:
-    model = make_model()
-    model.layer1.eval()
-    flags = {name: module.training for name, module in model.named_modules()}
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    mix = PatchUp(model, prob=1.0, sites=HIDDEN)
-    mix(*next(batches(1)))
-    assert {name: module.training for name, module in model.named_modules()} == flags
-    assert all(torch.equal(buffer, buffers[name]) for name, buffer in model.named_buffers())
