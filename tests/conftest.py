@@ -1,7 +1,8 @@
-"""What the tests share: one thread, a deterministic hypothesis profile, a tiny timm model and a batch for it."""
+"""What the tests share: one thread, a deterministic hypothesis profile, a tiny timm model, a batch, a script."""
 
 from collections.abc import Callable
 from math import log, sqrt
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import timm
 import torch
 from hypothesis import HealthCheck, settings
 from torch import Tensor, nn
+
+from tests.support.launching import TRAIN_SCRIPT
 
 torch.set_num_threads(1)
 settings.register_profile(
@@ -54,6 +57,14 @@ def images() -> Tensor:
 def labels() -> Tensor:
     """Four labels, all different."""
     return torch.tensor([3, 1, 4, 9])
+
+
+@pytest.fixture
+def train_script(tmp_path: Path) -> Path:
+    """A script written like timm's train.py."""
+    path = tmp_path / "train.py"
+    path.write_text(TRAIN_SCRIPT)
+    return path
 
 
 def within(count: float, trials: int, rate: float, *, bound: float = 1.0, variance: float | None = None) -> bool:

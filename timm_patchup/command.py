@@ -23,12 +23,13 @@ class Parser(argparse.ArgumentParser):
         """Read the flags and return them with a line for each word that is none, to be shown with other problems."""
         given, unknown = self.parse_known_args(words)
         known = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        data_hint = "; a data folder is given as --data-dir" if "--data-dir" in known else ""
         problems = []
         for before, word in zip(["", *unknown], unknown):
             if word.startswith("-"):
                 problems.append(f"unknown flag {word}{nearest(word.split('=')[0], known)}")
             elif not before.startswith("-"):  # otherwise it is the value of an unknown flag
-                problems.append(f"unexpected argument {word!r}; a data folder is given as --data-dir")
+                problems.append(f"unexpected argument {word!r}{data_hint}")
         return given, problems
 
 

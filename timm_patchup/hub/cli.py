@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 the push failed, 2 the call was wrong, 130 stopped by Ctrl
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,9 @@ EXPORT = "hub"
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Export a run and push it; exit with a code and one clear line where that is not possible."""
-    call = make_parser().parse_args(argv)
+    call, problems = make_parser().read(sys.argv[1:] if argv is None else argv)
+    if problems:
+        raise SystemExit(complain(COMMAND, problems, 2))
     try:
         code = _run(call)
     except HubError as error:

@@ -1,0 +1,120 @@
+"""A model or a site that cannot be mixed ends in one error that says why and what to do; nothing stays hooked."""
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+
+from tests.support.expectations import hook_count
+from timm_patchup import PatchUp
+
+
+def plain_net() -> nn.Module:
+    """A network that says nothing of its stages and classes."""
+    return nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10)).train()
+
+
+def test_unknown_site_names_the_nearest(model: nn.Module) -> None:
+    message = r"unknown site 'stage9': .*input, stem, stage1, stage2, stage3, stage4.*did you mean .*stage4"
+    with pytest.raises(ValueError, match=message):
+        PatchUp(model, sites=["stem", "stage9"])
+    assert hook_count(model) == 0
+
+
+@pytest.mark.parametrize(
+    ("sites", "error", "message"),
+    [
+        ("stem", TypeError, "^sites must be a list of names such as .*, got 'stem'$"),
+        ([1], TypeError, r"^sites must be a list of names such as .*, got \[1\]$"),
+        ([], ValueError, "^sites is empty: give at least one name, or None for the paper's set$"),
+        (["stem", "stem"], ValueError, "^sites name one place more than once: stem, stem$"),
+        (["stem", "act1"], ValueError, "^sites name one place more than once: stem, act1$"),
+    ],
+)
+def test_sites_that_are_no_list_of_places(
+    sites: object, error: type[Exception], message: str, model: nn.Module
+) -> None:
+    with pytest.raises(error, match=message):
+        PatchUp(model, sites=sites)  # type: ignore[arg-type]
+    assert hook_count(model) == 0
+
+
+def test_model_without_sites() -> None:
+    with pytest.raises(ValueError, match=r"^Sequential has no feature_info.*sites=None.*Give.*sites=\['input'\]"):
+        PatchUp(plain_net())
+
+
+def test_site_that_gives_no_map(make_model: Callable[..., nn.Module], labels: Tensor) -> None:
+    model = make_model("test_vit", img_size=64)
+    mix = PatchUp(model, prob=1.0, sites=["stage1"])
+    with pytest.raises(ValueError, match=r"site 'stage1' \(module 'blocks.0' of .*\) gives tokens \(B, N, C\)"):
+        mix(torch.randn(4, 3, 64, 64), labels)
+
+
+def assert_refused(wrapped: nn.Module, message: str, **settings: object) -> None:
+    with pytest.raises(TypeError, match=message):
+        PatchUp(wrapped, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sites", [None, ["input"]])
+def test_model_in_data_parallel(sites: list[str] | None, model: nn.Module) -> None:
+    assert_refused(nn.DataParallel(model), "^model is wrapped in DataParallel: give model.module", sites=sites)
+    assert hook_count(model) == 0
+
+
+@pytest.mark.parametrize("sites", [None, ["input"]])
+def test_compiled_model(sites: list[str] | None, model: nn.Module) -> None:
+    wrapped = cast(nn.Module, torch.compile(model, backend="eager"))
+    assert_refused(wrapped, "^model is compiled: .*Give the plain model", sites=sites)
+    model.compile(backend="eager")
+    assert_refused(model, "^model is compiled: .*Give the plain model", sites=sites)
+    assert hook_count(model) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.parametrize("sites", [None, ["input"]])
+def test_scripted_model(sites: list[str] | None, make_model: Callable[..., nn.Module]) -> None:
+    scripted = torch.jit.script(make_model(scriptable=True))
+    assert_refused(scripted, "^model is a RecursiveScriptModule: hooks do not run in TorchScript", sites=sites)
+    traced = torch.jit.trace(plain_net(), torch.randn(1, 3, 8, 8))
+    assert_refused(traced, "^model is a TopLevelTracedModule: hooks do not run in TorchScript", sites=sites)
+
+
+@pytest.mark.parametrize("value", [None, "resnet18", 3])
+def test_model_that_is_no_module(value: object) -> None:
+    with pytest.raises(TypeError, match=f"^model must be an nn.Module, got {type(value).__name__}$"):
+        PatchUp(value)  # type: ignore[arg-type]
+
+
+def test_two_mixers_on_one_model(model: nn.Module) -> None:
+    first = PatchUp(model)
+    hooks = hook_count(model)
+    with pytest.raises(ValueError, match=r"^the model has a mixer already: call detach\(\) on that one first$"):
+        PatchUp(model, mode="soft")
+    assert hook_count(model) == hooks
+    first.detach()
+    PatchUp(model, mode="soft")
+
+
+def test_detached_mixer(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    mix = PatchUp(model)
+    mix.detach()
+    with pytest.raises(RuntimeError, match=r"^this mixer is detached from its model: make a new one$"):
+        mix(images, labels)
+
+
+def test_model_without_maps_fails_at_its_first_batch_and_is_free_again() -> None:
+    model = timm.create_model("test_vit", num_classes=10)
+    x, y = torch.randn(2, 3, 160, 160), torch.tensor([1, 2])
+    for seed in range(8):  # whatever is drawn first, also nothing or the input
+        mix = PatchUp(model, prob=0.5, seed=seed)
+        with pytest.raises(
+            ValueError, match=r"gives tokens \(B, N, C\).*sites=\['input', 'stem'\], which can be mixed"
+        ):
+            mix(x, y)
+    mix = PatchUp(model, prob=1.0, sites=["input"])
+    mixed, target = mix(x, y)
+    mix.loss(model(mixed), target).backward()

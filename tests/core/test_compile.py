@@ -1,0 +1,97 @@
+"""A compiled model with a mixer: one graph for each site, the gradients of the eager model, and no silent skip."""
+
+import copy
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from timm_patchup import PatchUp
+
+from .steps import HIDDEN, SmallNet, assert_same, batches, draw_at, grads, make_model
+
+
+@pytest.mark.parametrize("mode", ["hard", "soft"])
+def test_compile_makes_one_graph_for_each_site_and_one_for_off(mode: str) -> None:
+    torch._dynamo.reset()
+    model = make_model()
+    mix = PatchUp(model, mode=mode, prob=0.8, seed=3)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    seen: set[str | None] = set()
+    for x, y in batches(40):
+        mixed, target = mix(x, y)
+        mix.loss(compiled(mixed), target).backward()
+        # A draw at the input is over before the model runs: inside, it is the same as off.
+        seen.add(None if mix.draw.site == "input" else mix.draw.site)
+        assert counter.frame_count == len(seen)
+    assert seen == {*HIDDEN, None}
+    model.eval()
+    for site in HIDDEN:
+        model.train()
+        mixed, target = draw_at(mix, site, x, y)
+        compiled(mixed)
+        model.eval()
+        compiled(x)
+    assert counter.frame_count == len(seen) + 1, "one more graph for eval, whatever is armed"
+
+
+@pytest.mark.parametrize("mode", ["hard", "soft"])
+@pytest.mark.parametrize("site", HIDDEN)
+def test_compiled_step_equals_eager_step(mode: str, site: str) -> None:
+    torch._dynamo.reset()
+    model = make_model()
+    twin = copy.deepcopy(model)
+    mix, twin_mix = (PatchUp(m, mode=mode, prob=1.0, sites=[site], seed=5) for m in (model, twin))
+    compiled = torch.compile(twin, backend="aot_eager")
+    for x, y in batches(2):
+        for network, mixer, run in ((model, mix, model), (twin, twin_mix, compiled)):
+            network.zero_grad()
+            mixed, target = mixer(x, y)
+            mixer.loss(run(mixed), target).backward()
+        assert torch.equal(mix.draw.changed, twin_mix.draw.changed)
+        assert_same(grads(model), grads(twin), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["hard", "soft"])
+def test_inductor_step_equals_eager_step(mode: str) -> None:
+    torch._dynamo.reset()
+    model = SmallNet()
+    twin = copy.deepcopy(model)
+    mix, twin_mix = (PatchUp(m, mode=mode, prob=1.0, sites=["conv"], num_classes=10, seed=5) for m in (model, twin))
+    compiled = torch.compile(twin)
+    for x, y in batches(2):
+        for mixer, run in ((mix, model), (twin_mix, compiled)):
+            mixed, target = mixer(x, y)
+            mixer.loss(run(mixed), target).backward()
+        assert_same(grads(model), grads(twin), rtol=1e-4, atol=1e-5)
+
+
+def test_compile_with_gradient_checkpointing_makes_one_whole_graph_for_each_site() -> None:
+    torch._dynamo.reset()
+    model = make_model()
+    model.set_grad_checkpointing(True)
+    mix = PatchUp(model, prob=1.0, sites=HIDDEN, seed=3)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    x, y = next(batches(1))
+    for site in HIDDEN * 2:
+        mixed, target = draw_at(mix, site, x, y)
+        mix.loss(compiled(mixed), target).backward()
+    assert counter.frame_count == len(HIDDEN)
+
+
+def test_a_draw_that_a_compiled_model_did_not_apply_raises() -> None:
+    torch._dynamo.reset()
+    model = SmallNet()
+    mix = PatchUp(model, prob=1.0, sites=["conv"], num_classes=10)
+    compiled = torch.compile(model, backend="eager")
+    x, y = next(batches(1))
+    for _ in range(3):
+        mixed, target = mix(x, y)
+        mix.loss(compiled(mixed), target)
+    mixed, target = mix(x, y)
+    with pytest.raises(RuntimeError, match="'conv' was never applied"):
+        mix.loss(torch.zeros(4, 10), target)
+    mixed, target = mix(x, y)
+    mix.loss(compiled(mixed), target)

@@ -1,0 +1,112 @@
+"""The launcher runs a script written like timm's train.py, unmodified, with our flags in its parser and args.yaml.
+
+timm's own script is not in its wheel: ``train_script`` is a stand-in for it, see ``tests/support/launching.py``.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.launching import run_command
+
+
+def launch(script: Path, *flags: str | Path) -> subprocess.CompletedProcess[str]:
+    return run_command(sys.executable, "-m", "timm_patchup.launch", script, *flags)
+
+
+def test_settings_land_in_args_yaml_and_come_back_through_it(train_script: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "args.yaml", tmp_path / "again.yaml"
+    flags = ["--mix", "hard_patchup", "--mix-gamma", "0.4", "--mix-sites", "stem", "stage1"]
+    flags += ["--mix-block-size", "5", "3"]
+    done = launch(train_script, "--output", first, *flags)
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 of 1: MixTask" in done.stdout
+    settings = yaml.safe_load(first.read_text())
+    assert settings["mix"] == "hard_patchup"
+    assert settings["mix_gamma"] == 0.4
+    assert settings["mix_sites"] == ["stem", "stage1"]
+    assert settings["mix_block_size"] == [5, 3]
+    assert settings["mix_prob"] == 0.7, "what was not given is written out too"
+    done = launch(train_script, "-c", first, "--output", second)
+    assert done.returncode == 0, done.stderr
+    assert yaml.safe_load(second.read_text()) == {**settings, "output": str(second)}
+
+
+def test_console_command_is_the_same(train_script: Path, tmp_path: Path) -> None:
+    done = run_command(
+        Path(sys.executable).with_name("timm-patchup"), train_script, "--output", tmp_path / "a", "--mix", "none"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 of 1: TrainingTask" in done.stdout, "the mix none is timm's own task"
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
+def test_two_processes(train_script: Path, tmp_path: Path, launcher: str) -> None:
+    if launcher == "torchrun":
+        start = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29611"]
+    else:
+        start = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "29612"]
+    flags = ["--output", tmp_path / "a", "--mix", "soft_patchup"]
+    done = run_command(sys.executable, "-m", *start, "-m", "timm_patchup.launch", train_script, *flags)
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 of 2: MixTask" in done.stdout
+    assert "rank 1 of 2: MixTask" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "--mix or --recipe is missing: choose a method from"),
+        (["--mix", "hrd_patchup"], "did you mean hard_patchup"),
+        (["--mix", "hard_patchup", "--mix-gamma", "2"], "gamma must lie in [0, 1], got 2"),
+        (["--mix", "hard_patchup", "--mix-gamma", "much"], "gamma must be a number in [0, 1], got 'much'"),
+        (["--mix", "hard_patchup", "--mix-sites", "stagee1"], "unknown site 'stagee1'"),
+        (["--mix", "hard_patchup", "--model", "test_vit"], "gives tokens (B, N, C)"),
+        (["--mix", "hard_patchup", "--kd-model-name", "resnet18"], "--kd-model-name cannot be combined"),
+        (["--mix", "hard_patchup", "--mixup-off-epoch", "3"], "--mixup-off-epoch cannot be combined"),
+        (["--mix", "none", "--mix-gamma", "0.5"], "unknown setting of none 'gamma'"),
+    ],
+)
+def test_bad_calls_end_in_one_line(train_script: Path, tmp_path: Path, flags: list[str], message: str) -> None:
+    done = launch(train_script, "--output", tmp_path / "a", *flags)
+    assert done.returncode == 2
+    lines = [line for line in done.stderr.splitlines() if line.startswith("timm-patchup: ")]
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_script_that_mixes_nothing_is_an_error(train_script: Path, tmp_path: Path) -> None:
+    done = launch(train_script, "--output", tmp_path / "a", "--mix", "hard_patchup", "--no-task")
+    assert done.returncode == 1
+    assert "nothing was mixed" in done.stderr
+
+
+def test_missing_script_and_help(tmp_path: Path, train_script: Path) -> None:
+    done = launch(tmp_path / "no.py", "--mix", "hard_patchup")
+    assert done.returncode == 2
+    assert "no such script" in done.stderr
+    done = launch(train_script, "--help")
+    assert done.returncode == 0
+    assert "--mix-block-size" in done.stdout
+    assert "--kd-model-name" in done.stdout
+
+
+def test_a_recipe_is_handed_to_the_script(train_script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "args.yaml"
+    done = launch(train_script, "--recipe", "imagenet_hard_patchup", "--model", "test_resnet", "--output", out)
+    assert done.returncode == 0, done.stderr
+    assert "MixTask" in done.stdout
+    written = yaml.safe_load(out.read_text())
+    assert (written["mix"], written["mix_prob"], written["mix_gamma"]) == ("hard_patchup", 0.6, 0.5)
+    assert written["model"] == "test_resnet", "a flag overrides the recipe"
+    assert written["seed"] == 0, "a key that the script knows comes from the recipe"
+    assert "timm's script does not know lighting: 0.1 is left out" in done.stderr
+    wrong = launch(train_script, "--recipe", "imagenet_hard_patchp", "--output", out)
+    assert wrong.returncode == 2
+    assert "did you mean imagenet_hard_patchup" in wrong.stderr
+    assert wrong.stderr.count("\n") == 1

@@ -1,0 +1,180 @@
+"""A mixer in use: replay, exact resume, its switches, detaching."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.conftest import NUM_CLASSES
+from tests.support.expectations import MakeModel, drawn, hook_count
+from timm_patchup import Draw, PatchUp
+
+# Replay and state
+
+
+@pytest.mark.parametrize("mode", ["hard", "soft"])
+@pytest.mark.parametrize("site", ["input", "stage1"])
+def test_a_draw_can_be_replayed(site: str, mode: str, model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    mix = PatchUp(model, mode=mode, prob=1.0, sites=[site])  # type: ignore[arg-type]
+    x, target = mix(images, labels)
+    output, draw = model(x), drawn(mix)
+    other, _ = mix(images, labels)
+    model(other)
+    state = mix.state_dict()
+    again, target_again = mix(images, labels, draw=draw)
+    assert mix.draw is draw
+    assert torch.equal(again, x)
+    assert torch.equal(target_again, target)
+    assert torch.equal(model(again), output)
+    assert mix.state_dict() == state
+
+
+def test_a_resumed_mixer_goes_on_exactly(make_model: MakeModel, images: Tensor, labels: Tensor) -> None:
+    def run(mix: PatchUp, batches: int) -> list[Draw]:
+        draws = []
+        for _ in range(batches):
+            x, _ = mix(images, labels)
+            mix.model(x)
+            draws.append(drawn(mix))
+        return draws
+
+    first = PatchUp(make_model(), mode="soft", prob=0.8, seed=7)
+    run(first, 4)
+    state = first.state_dict()
+    expected = run(first, 12)
+    resumed = PatchUp(make_model(), mode="soft", prob=0.8, seed=0)
+    resumed.load_state_dict(state)
+    for one, same in zip(expected, run(resumed, 12)):
+        assert (one.site, one.lam) == (same.site, same.lam)
+        assert torch.equal(one.partner, same.partner)
+        assert torch.equal(one.kept, same.kept)
+        assert (one.changed is None) == (same.changed is None)
+        assert one.changed is None or torch.equal(one.changed, same.changed)  # type: ignore[arg-type]
+    assert resumed.state_dict() == first.state_dict() == {"seed": 7, "count": 16}
+    assert len({draw.lam for draw in expected}) > 2
+
+
+# Switches
+
+
+def test_mixup_enabled_switches_mixing_off_and_on(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    clean = copy.deepcopy(model)
+    mix = PatchUp(model, prob=1.0, sites=["stage1"])
+    mix.mixup_enabled = False
+    x, target = mix(images, labels)
+    output = model(x)
+    assert torch.equal(output, clean(images))
+    assert torch.equal(target, F.one_hot(labels, NUM_CLASSES).float())
+    assert mix.loss(output, target).item() == pytest.approx(F.cross_entropy(output, labels).item(), abs=1e-6)
+    assert mix.state_dict()["count"] == 0
+    mix.mixup_enabled = True
+    x, _ = mix(images, labels)
+    assert not torch.equal(model(x), clean(images))
+
+
+def test_eval_mode_is_left_alone(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    clean = copy.deepcopy(model).eval()
+    mix = PatchUp(model, prob=1.0, sites=["stage1"])
+    model.eval()
+    x, target = mix(images, labels)
+    output = model(x)
+    assert x is images
+    assert drawn(mix).site is None
+    assert torch.equal(output, clean(images))
+    assert torch.equal(target, F.one_hot(labels, NUM_CLASSES).float())
+    assert mix.loss(output, target).item() == pytest.approx(F.cross_entropy(output, labels).item(), abs=1e-6)
+    assert mix.state_dict()["count"] == 0
+    # A draw that is armed waits while the model is evaluated.
+    model.train()
+    x, target = mix(images, labels)
+    model.eval()
+    assert torch.equal(model(images), clean(images))
+    model.train()
+    model(x)
+    mix.loss(output, target)
+
+
+def test_paused_alters_nothing_inside_and_the_draw_waits(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    clean = copy.deepcopy(model)
+    mix = PatchUp(model, prob=1.0, sites=["stage1"])
+    x, target = mix(images, labels)
+    with mix.paused():
+        assert torch.equal(model(images), clean(images))
+        with mix.paused():
+            assert torch.equal(model(images), clean(images))
+        assert torch.equal(model(images), clean(images))
+    output = model(x)
+    assert not torch.equal(output, clean(images))
+    expected = 2 * F.cross_entropy(output, target).item()
+    assert mix.loss(output, target).item() == pytest.approx(expected, rel=1e-6)
+    # After an error inside, too.
+    with pytest.raises(ZeroDivisionError), mix.paused():
+        raise ZeroDivisionError
+    x, _ = mix(images, labels)
+    assert not torch.equal(model(x), clean(images))
+
+
+def test_mixing_while_paused_leaves_the_batch_as_it_is(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    clean = copy.deepcopy(model)
+    mix = PatchUp(model, prob=1.0, sites=["input", "stage1"])
+    for _ in range(6):
+        x, _ = mix(images, labels)
+        model(x)
+        state = mix.state_dict()
+        with mix.paused():
+            with mix.paused():
+                pass
+            x, target = mix(images, labels)
+            output = model(x)
+            assert x is images
+            assert drawn(mix).site is None
+            assert torch.equal(target, F.one_hot(labels, NUM_CLASSES).float())
+            plain = F.cross_entropy(output, labels).item()
+            assert mix.loss(output, target).item() == pytest.approx(plain, abs=1e-6)
+        assert mix.state_dict() == state
+        assert torch.equal(output, clean(images))
+        assert torch.equal(model(images), clean(images))  # nothing is armed afterwards either
+
+
+def test_detach_leaves_nothing_behind(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    clean = copy.deepcopy(model)
+    names = {name: sorted(vars(module)) for name, module in model.named_modules()}
+    assert hook_count(model) == 0
+    mix = PatchUp(model, prob=1.0, sites=["stem", "stage1", "stage2"])
+    assert hook_count(model) >= 3
+    mix(images, labels)  # armed when it is detached
+    mix.detach()
+    assert hook_count(model) == 0
+    assert {name: sorted(vars(module)) for name, module in model.named_modules()} == names
+    assert torch.equal(model(images), clean(images))
+    for (name, value), (_, before) in zip(model.state_dict().items(), clean.state_dict().items()):
+        assert torch.equal(value, before), name
+    assert torch.equal(model.eval()(images), clean.eval()(images))
+    PatchUp(model)  # a new one fits
+
+
+def test_probing_a_size_leaves_the_model_as_it_was(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    model.get_submodule("layer1").eval()
+    before = copy.deepcopy(model)
+    mix = PatchUp(model, prob=1.0, sites=["stem", "stage1", "stage2"])
+    hooks = hook_count(model)
+    mix(images, labels)
+    for (name, value), (_, then) in zip(model.state_dict().items(), before.state_dict().items()):
+        assert torch.equal(value, then), name
+    assert [m.training for m in model.modules()] == [m.training for m in before.modules()]
+    assert all(p.grad is None for p in model.parameters())
+    assert hook_count(model) == hooks
+
+
+def test_copies_of_the_model_are_not_altered(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    clean = copy.deepcopy(model)
+    mix = PatchUp(model, prob=1.0, sites=["stage1"])
+    x, _ = mix(images, labels)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(twin(images), clean(images))
+        clean = copy.deepcopy(twin)
+    assert not torch.equal(model(x), copy.deepcopy(model)(images))
+    PatchUp(copy.deepcopy(model))  # a copy may have a mixer of its own

@@ -1,0 +1,7 @@
+"""A recipe small enough for tests of the data."""
+
+from timm_patchup.recipe import Recipe, load_recipe
+
+
+def small(**overrides: object) -> Recipe:
+    return load_recipe("fashion_mini_none", {"batch_size": 20, **overrides})

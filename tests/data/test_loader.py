@@ -1,0 +1,114 @@
+"""Batches: the same set for any number of processes, and a sample looks the same whoever loads it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.datasets_on_disk import numbered_image, write_parquet
+from timm_patchup.data.loader import EvaluationBatches, TrainingBatches, evaluation_loader, load_data, training_loader
+from timm_patchup.recipe import Recipe
+
+from .small_recipe import small
+
+
+@pytest.mark.parametrize(("world_size", "pieces"), [(1, 1), (2, 1), (1, 4), (2, 2), (4, 1)])
+def test_a_batch_is_the_same_set_for_any_number_of_processes(world_size: int, pieces: int) -> None:
+    def sampler(rank: int, world: int, parts: int) -> TrainingBatches:
+        made = TrainingBatches(50, batch_size=8, pieces=parts, rank=rank, world_size=world, seed=3)
+        made.begin(epoch=2)
+        return made
+
+    whole = list(sampler(0, 1, 1))
+    assert len(whole) == 6
+    shares = [list(sampler(rank, world_size, pieces)) for rank in range(world_size)]
+    for update, batch in enumerate(whole):
+        mine = [key for share in shares for piece in share[update * pieces : (update + 1) * pieces] for key in piece]
+        assert sorted(mine) == sorted(batch)
+        assert all(len(piece) == 8 // (world_size * pieces) for share in shares for piece in share)
+    assert len({sample for batch in whole for _, sample in batch}) == 48
+
+
+def test_an_epoch_goes_on_in_the_middle() -> None:
+    batches = TrainingBatches(50, batch_size=8, pieces=1, rank=0, world_size=1, seed=0)
+    batches.begin(epoch=1)
+    whole = list(batches)
+    batches.begin(epoch=1, update=4)
+    assert len(batches) == 2
+    assert list(batches) == whole[4:]
+    batches.begin(epoch=2)
+    assert list(batches) != whole
+
+
+@given(st.integers(0, 60), st.integers(1, 5), st.integers(1, 9), st.booleans())
+def test_evaluation_gives_every_sample_once(count: int, world_size: int, batch_size: int, whole: bool) -> None:
+    seen: list[int] = []
+    for rank in range(world_size):
+        batches = EvaluationBatches(count, batch_size=batch_size, rank=rank, world_size=world_size, whole=whole)
+        listed = list(batches)
+        assert len(listed) == len(batches)
+        seen += [sample for batch in listed for _, sample in batch]
+    assert sorted(seen) == list(range(count))
+
+
+@given(st.integers(0, 60), st.integers(1, 5), st.integers(1, 9))
+def test_whole_batches_do_not_depend_on_the_processes(count: int, world_size: int, batch_size: int) -> None:
+    def shares(processes: int) -> list[list[list[tuple[int, int]]]]:
+        how = {"batch_size": batch_size, "world_size": processes, "whole": True}
+        return [list(EvaluationBatches(count, rank=rank, **how)) for rank in range(processes)]  # type: ignore[arg-type]
+
+    (alone,), several = shares(1), shares(world_size)
+    assert sorted(batch for share in several for batch in share) == sorted(alone)
+    assert max(map(len, several)) - min(map(len, several)) <= 1
+
+
+HEAVY = {"aa": "rand-m9-mstd0.5", "reprob": 0.5, "color_jitter": 0.4, "lighting": 0.1}
+
+
+@pytest.mark.parametrize("overrides", [{}, HEAVY, {"crop_padding": None, **HEAVY}, {"aa": "augmix-m3-w3"}])
+def test_a_sample_looks_the_same_whoever_loads_it(tmp_path: Path, overrides: dict[str, object]) -> None:
+    folder = write_parquet(tmp_path / "d", {"train": 40, "test": 10})
+
+    def epoch(world_size: int, pieces: int, workers: int, number: int) -> dict[bytes, int]:
+        recipe = small(grad_accum_steps=pieces, workers=workers, val_fraction=0.0, **overrides)
+        data = load_data(recipe, folder)
+        seen = {}
+        for rank in range(world_size):
+            loader, batches = training_loader(data.train, recipe, rank=rank, world_size=world_size)
+            batches.begin(number)
+            for images, labels in loader:
+                assert images.dtype == torch.float32
+                assert images.shape[1:] == (3, 32, 32)
+                seen |= {image.numpy().tobytes(): int(label) for image, label in zip(images, labels)}
+        return seen
+
+    alone = epoch(1, 1, 0, number=1)
+    assert len(alone) == 40
+    assert epoch(2, 2, 2, number=1) == alone
+    assert epoch(1, 1, 0, number=2).keys() != alone.keys()
+
+
+def test_loading_moves_no_global_generator(tmp_path: Path) -> None:
+    recipe = small(val_fraction=0.0)
+    data = load_data(recipe, write_parquet(tmp_path / "d", {"train": 40, "test": 10}))
+    before = torch.get_rng_state()
+    loader, _ = training_loader(data.train, recipe, rank=0, world_size=1)
+    next(iter(loader))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_evaluation_is_plain_pixels_normalised(tmp_path: Path) -> None:
+    folder = write_parquet(tmp_path / "d", {"train": 40, "test": 10})
+    recipe = small(mean=[0.1, 0.2, 0.3], std=[0.5, 0.6, 0.7], validation_batch_size=4)
+    expected = torch.from_numpy(np.stack([np.asarray(numbered_image(1000 + i)) for i in range(10)])).permute(0, 3, 1, 2)
+    expected = (expected / 255 - torch.tensor([0.1, 0.2, 0.3]).view(3, 1, 1)) / torch.tensor([0.5, 0.6, 0.7]).view(
+        3, 1, 1
+    )
+    for overrides in ({}, {"crop_padding": None}):
+        data = load_data(Recipe.from_dict(recipe.to_dict() | overrides), folder)
+        loader = evaluation_loader(data.test, recipe, rank=0, world_size=1)
+        images = torch.cat([images for images, _ in loader])
+        torch.testing.assert_close(images, expected.float())

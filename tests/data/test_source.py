@@ -1,0 +1,137 @@
+"""Where data comes from: folders, configurations and the Hub, and what does not fit is said in one line."""
+
+import os
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.support.datasets_on_disk import numbered_image, write_image_folder, write_parquet
+from timm_patchup.data.loader import evaluation_loader, load_data
+from timm_patchup.data.source import DataError, open_source
+
+from .small_recipe import small
+
+
+def test_image_folders_in_timms_order(tmp_path: Path) -> None:
+    folder = write_image_folder(tmp_path / "d", {"train": 30, "val": 9})
+    recipe = small(num_classes=3, val_split="validation", crop_padding=None)
+    data = load_data(recipe, folder)
+    assert data.class_names == ["n000", "n001", "n002"]
+    assert (len(data.train), len(data.val), len(data.test)) == (27, 3, 9)
+    images, labels = next(iter(evaluation_loader(data.test, recipe, rank=0, world_size=1)))
+    assert images.shape == (9, 3, 32, 32)
+    assert sorted(labels.tolist()) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_a_configuration_is_a_folder_or_in_the_readme(tmp_path: Path) -> None:
+    recipe = small(dataset="hfds/ufldl-stanford/svhn", dataset_config="cropped_digits")
+    inner = write_parquet(tmp_path / "a" / "cropped_digits", {"train": 20, "test": 20})
+    assert len(open_source(recipe, "train", inner.parent).labels) == 20
+    folder = write_parquet(tmp_path / "b", {"train": 30, "test": 20})
+    (folder / "data").rename(folder / "cropped_digits")
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n- config_name: cropped_digits\n  data_files:\n"
+        "  - split: train\n    path: cropped_digits/train-*\n"
+        "  - split: test\n    path: cropped_digits/test-*\n- config_name: full_numbers\n  data_files: nothing-*\n---\n"
+    )
+    assert len(open_source(recipe, "train", folder).labels) == 30
+
+
+def test_grey_images_become_colour_and_are_resized(tmp_path: Path) -> None:
+    folder = write_parquet(tmp_path / "d", {"train": 40, "test": 10}, size=28, mode="L")
+    data = load_data(small(), folder)
+    expected = numbered_image(1000, size=28, mode="L").convert("RGB").resize((32, 32), Image.Resampling.BILINEAR)
+    assert np.array_equal(data.test.images[0].permute(1, 2, 0).numpy(), np.asarray(expected))
+    grey = load_data(small(input_size=[1, 28, 28], mean=[0.5], std=[0.5]), folder)
+    assert grey.test.images.shape == (10, 1, 28, 28)
+
+
+@pytest.mark.parametrize(
+    ("written", "overrides", "message"),
+    [
+        ({}, {"num_classes": 5}, r"split 'train' holds the label 9, num_classes is 5"),
+        ({}, {"num_classes": 20}, r"the data has 10 classes, num_classes is 20"),
+        ({}, {"input_key": "img"}, r"input_key is 'img', the data set has the columns image, label"),
+        ({}, {"target_key": "y"}, r"target_key is 'y', the data set has the columns image, label"),
+        ({}, {"val_split": "dev"}, r"has no split 'dev'"),
+        ({"unlabelled": True}, {}, r"split 'test' holds the label -1: it has no labels"),
+        ({}, {"batch_size": 50}, r"batch_size 50 is more than the 36 samples to train on"),
+        ({}, {"val_fraction": 0.001}, r"val_fraction 0.001 of 40 samples is none"),
+        ({}, {"train_per_class": 9}, r"train_per_class: 9 images of each class are wanted"),
+    ],
+)
+def test_data_that_does_not_fit(
+    tmp_path: Path, written: dict[str, bool], overrides: dict[str, object], message: str
+) -> None:
+    folder = write_parquet(tmp_path / "d", {"train": 40, "test": 20}, **written)
+    with pytest.raises(DataError, match=message) as caught:
+        load_data(small(**overrides), folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_folders_that_hold_no_data(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is not a folder"):
+        open_source(small(), "train", tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"holds no data set|cannot be read"):
+        open_source(small(), "train", tmp_path)
+    with pytest.raises(DataError, match="dataset must be fashion_mini or hfds/OWNER/NAME"):
+        open_source(small(dataset="cifar10"), "train")
+
+
+class _Hub(BaseHTTPRequestHandler):
+    """A Hub that knows no data set but one, which is gated."""
+
+    def do_GET(self) -> None:
+        gated = "gated" in self.path
+        self.send_response(403 if gated else 404)
+        self.send_header("X-Error-Code", "GatedRepo" if gated else "RepoNotFound")
+        self.send_header("X-Error-Message", "Access to this dataset is restricted" if gated else "Repository not found")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("dataset", "offline", "message"),
+    [
+        ("hfds/someone/gated", False, "is gated: accept its terms at"),
+        ("hfds/someone/missing", False, "no data set someone/missing on the Hub"),
+        ("hfds/someone/missing", True, "is not in the cache and the Hub cannot be reached"),
+    ],
+)
+def test_data_sets_out_of_reach(tmp_path: Path, dataset: str, offline: bool, message: str) -> None:
+    server = HTTPServer(("127.0.0.1", 0), _Hub)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        environment = os.environ | {
+            "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+            "HF_HOME": str(tmp_path / "home"),
+            "HF_HUB_OFFLINE": str(int(offline)),
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "timm_patchup.training",
+            "--dataset",
+            dataset,
+            "--output",
+            str(tmp_path / "out"),
+        ]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "--data-dir" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,75 @@
+"""What the tests of the evaluation share: the command in this process, and one small model that was really trained."""
+
+import io
+import tempfile
+from contextlib import redirect_stderr, redirect_stdout
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
+
+from tests.support.training import Ended, train_here
+from timm_patchup.evaluation.bench import Bench, Options
+from timm_patchup.evaluation.cli import main
+from timm_patchup.evaluation.images import load_images
+from timm_patchup.evaluation.subject import load_subjects
+
+LIMIT = 300
+
+
+@lru_cache(maxsize=1)
+def _folder() -> tempfile.TemporaryDirectory:
+    return tempfile.TemporaryDirectory(prefix="evaluation")
+
+
+def trained(seed: int = 0, *, mix: str = "none") -> Path:
+    """Train on ``fashion_mini`` for a few seconds, once for all tests; more than half of the answers are right."""
+    return _trained(seed, mix)
+
+
+@lru_cache(maxsize=8)
+def _trained(seed: int, mix: str) -> Path:
+    sizes = ["--limit", LIMIT, "--epochs", 10, "--batch-size", 20, "--lr", 0.05, "--threads", 1]
+    name = f"{mix}_{seed}"
+    where = ["--output", _folder().name, "--experiment", name]
+    ended = train_here("--recipe", f"fashion_mini_{mix}", *sizes, *where, "--seed", seed)
+    assert ended.code == 0, ended.err
+    return Path(_folder().name) / name
+
+
+def forget_accelerator() -> None:
+    AcceleratorState._reset_state(True)
+    GradientState._reset_state()
+
+
+def evaluate_here(*flags: object) -> Ended:
+    """Run the command in this process."""
+    forget_accelerator()
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as caught:
+        main([*map(str, flags), "--threads", "1"])
+    torch.set_num_threads(1)
+    return Ended(int(caught.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def refused(*flags: object) -> str:
+    """Run a call that is wrong and return its one line."""
+    ended = evaluate_here(*flags)
+    assert ended.code == 2, (ended.out, ended.err)
+    assert "Traceback" not in ended.err
+    # The data library has bars of its own on the first reading of a folder.
+    lines = [line for line in ended.err.splitlines() if line and "examples" not in line]
+    assert len(lines) == 1, ended.err
+    assert lines[0].startswith("evaluate.py: ")
+    return lines[0]
+
+
+def make_bench(run: Path, *, limit: int = LIMIT, batch_size: int = 100, options: Options | None = None) -> Bench:
+    """Put a run on the bench."""
+    forget_accelerator()
+    (subject,) = load_subjects([str(run)])
+    images = load_images(subject.recipe, None, limit=limit, batch_size=batch_size)
+    return Bench(subject, images, Accelerator(cpu=True), options or Options())

@@ -1,0 +1,186 @@
+"""Corrupted images that are ready: the layouts of the published sets, and one line for each way they do not fit."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.evaluation.evaluating import make_bench, trained
+from timm_patchup.data.source import DataError
+from timm_patchup.evaluation import corruptions
+from timm_patchup.evaluation.bench import Options
+from timm_patchup.evaluation.corrupted_files import ArraySource, check_corrupted, open_corrupted
+from timm_patchup.evaluation.corruptions import CORRUPTIONS
+from timm_patchup.evaluation.images import TestImages, unit_recipe
+from timm_patchup.recipe import Recipe, load_recipe
+
+GROUPS = {"noise": CORRUPTIONS[:3], "blur": CORRUPTIONS[3:7], "weather": CORRUPTIONS[7:11], "digital": CORRUPTIONS[11:]}
+COUNT = 20
+
+
+class Named(ArraySource):
+    """Images in memory whose classes have names."""
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray, class_names: Sequence[str] | None = None) -> None:
+        super().__init__(images, labels)
+        self.class_names = class_names  # type: ignore[assignment]
+
+
+def clean(*, class_names: Sequence[str] | None = None, size: int = 32, **keys: object) -> TestImages:
+    """Return clean images to go with the corrupted ones: ten classes, twice each."""
+    recipe = Recipe.from_dict(load_recipe("fashion_mini_none").to_dict() | {"input_size": [3, 32, 32], **keys})
+    images = np.zeros((COUNT, size, size, 3), dtype=np.uint8)
+    return TestImages(Named(images, np.arange(COUNT) % 10, class_names), np.arange(COUNT), unit_recipe(recipe))
+
+
+def write_arrays(folder: Path, *, size: int = 32, labels: np.ndarray | None = None) -> Path:
+    """Write a set as CIFAR-10-C is: images of severity s are s everywhere."""
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / "labels.npy", np.tile(np.arange(COUNT) % 10, 5) if labels is None else labels)
+    bytes_ = np.repeat(np.arange(1, 6, dtype=np.uint8), COUNT)
+    for name in CORRUPTIONS:
+        np.save(folder / f"{name}.npy", np.broadcast_to(bytes_[:, None, None, None], (5 * COUNT, size, size, 3)))
+    return folder
+
+
+def write_folders(folder: Path, names: Sequence[str], *, classes: Sequence[str], size: int = 32) -> Path:
+    """Write a set as ImageNet-C is: the bytes of an image tell its severity and the number of its class."""
+    for name in names:
+        for severity in range(1, 6):
+            for number, class_name in enumerate(classes):
+                path = folder / name / str(severity) / class_name / "ILSVRC2012_val_00000001.png"
+                path.parent.mkdir(parents=True)
+                Image.new("RGB", (size, size), (severity, number, 0)).save(path)
+    return folder
+
+
+def pixels_of(images: TestImages) -> torch.Tensor:
+    return (images.spread(len(images))[0] * 255).round().int()
+
+
+def test_arrays_hold_the_severities_one_after_the_other(tmp_path: Path) -> None:
+    for folder, labels in (("long", None), ("short", np.arange(COUNT) % 10)):
+        write_arrays(tmp_path / folder, labels=labels)
+        check_corrupted(str(tmp_path / folder), CORRUPTIONS, like=clean())
+        for severity in range(1, 6):
+            opened = open_corrupted(str(tmp_path / folder), "fog", severity, like=clean())
+            assert (pixels_of(opened) == severity).all()
+            assert opened.labels.tolist() == [label % 10 for label in range(COUNT)]
+
+
+def test_archives_unpacked_into_folders_of_their_own(tmp_path: Path) -> None:
+    classes = [f"n{number}" for number in range(10)]
+    for group, names in GROUPS.items():
+        write_folders(tmp_path / "ImageNet-C" / group, names, classes=classes)
+    where = str(tmp_path / "ImageNet-C")
+    check_corrupted(where, CORRUPTIONS, like=clean())
+    opened = open_corrupted(where, "frost", 4, like=clean())
+    assert (pixels_of(opened)[:, 0] == 4).all()
+    assert opened.labels.tolist() == list(range(10))
+    write_arrays(tmp_path / "above" / "CIFAR-10-C")
+    assert len(open_corrupted(str(tmp_path / "above"), "snow", 1, like=clean())) == COUNT
+
+
+def test_classes_go_by_their_names_where_both_have_them(tmp_path: Path) -> None:
+    names = [f"n{number}" for number in range(10)]
+    where = str(write_folders(tmp_path, CORRUPTIONS[:1], classes=names))
+    like = clean(class_names=names[::-1])
+    opened = open_corrupted(where, CORRUPTIONS[0], 1, like=like)
+    written_as = pixels_of(opened)[:, 1, 0, 0]
+    assert opened.labels.tolist() == [9 - int(number) for number in written_as]
+    with pytest.raises(DataError, match="the test data has no class 'n9' as gaussian_noise has"):
+        open_corrupted(where, CORRUPTIONS[0], 1, like=clean(class_names=[*names[:9], "other"]))
+    others = [f"class {number}" for number in range(10)]
+    opened = open_corrupted(where, CORRUPTIONS[0], 1, like=clean(class_names=others))
+    assert opened.labels.tolist() == list(range(10)), "names of another kind say nothing"
+
+
+def test_images_that_were_cropped_are_not_cropped_again(tmp_path: Path) -> None:
+    """ImageNet-C's are 224 x 224, made from the centre of the image; a larger one is resized and cropped as ever."""
+    path = tmp_path / "fog" / "1"
+    for size in (32, 40):
+        frame = np.zeros((size, size, 3), dtype=np.uint8)
+        frame[0], frame[-1], frame[:, 0], frame[:, -1] = 255, 255, 255, 255
+        for number in range(10):
+            (path / f"n{number}").mkdir(parents=True, exist_ok=True)
+            Image.fromarray(frame).save(path / f"n{number}" / "a.png")
+        opened = open_corrupted(str(tmp_path), "fog", 1, like=clean(crop_padding=None, crop_pct=0.8))
+        edge = pixels_of(opened)[:, :, 0]
+        assert (edge == 255).all() if size == 32 else (edge == 0).all()
+
+
+def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
+    def complaint(folder: Path, **keys: object) -> str:
+        with pytest.raises(DataError) as caught:
+            check_corrupted(str(folder), CORRUPTIONS, like=clean(**keys))  # type: ignore[arg-type]
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    arrays = write_arrays(tmp_path / "arrays")
+    check_corrupted(str(arrays), CORRUPTIONS, like=clean(size=28))  # the model takes 32
+    larger = write_arrays(tmp_path / "larger", size=64)
+    assert "images of gaussian_noise have 64 x 64 pixels, those of the test data 28 x 28" in complaint(larger, size=28)
+    np.save(arrays / "labels.npy", np.arange(5 * COUNT))
+    assert "gaussian_noise has 20 classes, the test data 10" in complaint(arrays)
+    np.save(arrays / "labels.npy", np.zeros(7, dtype=int))
+    assert "holds 100 images for 7 labels" in complaint(arrays)
+    np.save(arrays / "labels.npy", np.full(COUNT, -1))
+    assert "labels.npy holds int64 (20,) and no class numbers" in complaint(arrays)
+    np.save(arrays / "labels.npy", np.asarray([{}] * COUNT), allow_pickle=True)
+    assert "labels.npy cannot be read" in complaint(arrays)
+    (arrays / "labels.npy").unlink()
+    assert "gaussian_noise.npy has no labels.npy beside it" in complaint(arrays)
+    write_arrays(arrays)
+    np.save(arrays / "snow.npy", np.zeros((5 * COUNT, 3, 32, 32), dtype=np.uint8))
+    assert "snow.npy holds uint8 (100, 3, 32, 32), bytes (N, H, W, 3) are expected" in complaint(arrays)
+    (arrays / "snow.npy").write_bytes((arrays / "fog.npy").read_bytes()[:5000])
+    assert "snow.npy cannot be read" in complaint(arrays)
+    (arrays / "snow.npy").unlink()
+    assert "neither snow/SEVERITY/CLASS/ nor snow.npy with labels.npy is there" in complaint(arrays)
+
+    (tmp_path / "CIFAR-10-C.tar").write_bytes(b"")
+    assert "CIFAR-10-C.tar is an archive, unpack it first" in complaint(tmp_path / "CIFAR-10-C.tar")
+    folders = write_folders(tmp_path / "folders", CORRUPTIONS, classes=[f"n{number}" for number in range(10)])
+    (folders / "pixelate" / "5").rename(folders / "pixelate" / "6")
+    assert "pixelate has no folder 5 for that severity" in complaint(folders)
+    write_arrays(tmp_path / "twice" / "a")
+    write_arrays(tmp_path / "twice" / "b")
+    assert "gaussian_noise lies in a and in b, give one of them" in complaint(tmp_path / "twice")
+
+
+def test_other_files_are_other_settings(tmp_path: Path) -> None:
+    bench = make_bench(trained(), limit=20)
+    images = {corruptions.settings(replace(bench, options=Options(corrupted=where)))["images"] for where in "ab"}
+    images.add(corruptions.settings(replace(bench, options=Options(corrupted="hfds/OWNER/NAME")))["images"])
+    images.add(corruptions.settings(replace(bench, options=Options(corrupted=str(tmp_path / "CIFAR-10-C"))))["images"])
+    assert images == {"ready files of a", "ready files of b", "ready files of hfds/OWNER/NAME"} | {
+        "ready files of CIFAR-10-C"
+    }
+
+
+def test_a_data_set_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the client's cache, which is where a download ends."""
+    constants = pytest.importorskip("huggingface_hub").constants
+    commit = "0" * 40
+    repository = tmp_path / "datasets--OWNER--CIFAR-10-C"
+    write_arrays(repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    opened = open_corrupted("hfds/OWNER/CIFAR-10-C", "fog", 3, like=clean())
+    assert (pixels_of(opened) == 3).all()
+    with pytest.raises(DataError, match=r"--corrupted hfds/OWNER/nothing: cannot be read from the Hub: .+"):
+        open_corrupted("hfds/OWNER/nothing", "fog", 3, like=clean())
+
+
+def test_files_with_other_numbers_of_samples_are_not_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter([20] * 7 + [19])
+    monkeypatch.setattr(corruptions, "_error", lambda *_: (50.0, next(counts)))
+    with pytest.raises(corruptions.EvaluationError, match="shot_noise 3 has 19 samples, others 20"):
+        corruptions.measure(SimpleNamespace())  # type: ignore[arg-type]

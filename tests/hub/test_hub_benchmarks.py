@@ -1,0 +1,156 @@
+"""Data and models straight from a Hub on loopback: only what is needed comes, and the numbers are those of the run."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+from timm.models import save_for_hf
+
+from tests.evaluation.evaluating import evaluate_here
+from tests.hub.hub_client import environment
+from tests.hub.hub_runs import make_run
+from tests.hub.hub_server import Hub
+from tests.support.datasets_on_disk import write_parquet
+from tests.support.paths import ROOT
+from timm_patchup.hub import HubError, evaluate, export, fetch
+from timm_patchup.recipe import load_recipe
+
+DATA = "datasets/uoft-cs/cifar10"
+TRAIN, TEST = "plain_text/train-00000-of-00001.parquet", "plain_text/test-00000-of-00001.parquet"
+CIFAR = {
+    name: value
+    for name, value in load_recipe("cifar10_scarce_hard_patchup").to_dict().items()
+    if name in ("dataset", "input_key", "mean", "std", "crop_padding", "mix")
+}
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    """A Hub with the test images of a small CIFAR-10; those for training and an extra split are nobody's to read."""
+    folder = write_parquet(tmp_path / "cifar10", {"test": 40}, input_key="img")
+    files = {TEST: (folder / "data" / Path(TEST).name).read_bytes(), TRAIN: b"not read", "README.md": b"# not read"}
+    with Hub() as hub:
+        hub.add(DATA, {**files, "plain_text/extra-00000-of-00001.parquet": b"not read"})
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("runs") / "run", **CIFAR).path
+
+
+def publish(hub: Hub, repo: str, folder: Path) -> None:
+    hub.add(repo, {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()})
+
+
+def python(code: str, hub: Hub, cache: Path, **variables: str) -> Any:
+    """Run code that prints JSON in a process that knows only this Hub, and return what it printed."""
+    head = "import json, sys, timm_patchup\nhub = timm_patchup.hub\n"
+    done = subprocess.run(
+        [sys.executable, "-c", head + code],
+        env=environment(hub.endpoint, cache) | variables,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_model_is_evaluated_straight_from_the_hub(hub: Hub, run: Path, tmp_path: Path) -> None:
+    publish(hub, "USER/NAME", export(run, tmp_path / "export"))
+    (line,) = re.findall(r"^python -c '(.*evaluate.*)' ", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    assert "USER/NAME" in line
+    found = python(line.replace("print(", "print(json.dumps(") + ")", hub, tmp_path / "cache")
+    where = ["--data-dir", tmp_path / "cifar10", "--output", tmp_path / "report"]
+    ended = evaluate_here("--model", run, "--suite", "clean,affine", *where)
+    assert ended.code == 0, ended.err
+    stored = json.loads((tmp_path / "report" / "results.json").read_text())["suites"]
+    assert found.keys() == {"clean"}
+    assert found["clean"] == pytest.approx(stored["clean"]["run"]["values"], rel=1e-6)
+    # What came once is there without the Hub.
+    hub.trouble |= {"info": "drop", "resolve": "drop"}
+    code = 'print(json.dumps(hub.evaluate("USER/NAME", ["clean", "affine"], batch_size=7)))'
+    found = python(code, hub, tmp_path / "cache", HF_HUB_OFFLINE="1")
+    for suite in ("clean", "affine"):
+        assert found[suite] == pytest.approx(stored[suite]["run"]["values"], rel=1e-6)
+
+
+def test_only_the_files_of_the_splits_come(hub: Hub, tmp_path: Path) -> None:
+    code = f"""
+first = hub.fetch("cifar10_wrn28_10", {str(tmp_path / "test")!r}, test_only=True)
+both = hub.fetch("cifar10", {str(tmp_path / "both")!r})
+names = [sorted(p.relative_to(f).as_posix() for p in f.rglob("*.*") if ".cache" not in p.parts) for f in (first, both)]
+print(json.dumps(names))
+"""
+    assert python(code, hub, tmp_path / "cache") == [[TEST], [TEST, TRAIN]]
+    hub.calls.clear()
+    python(code, hub, tmp_path / "cache")
+    assert hub.calls["resolve"] == 0, "what is there is not fetched again"
+
+
+def test_a_fetch_that_fails_is_one_line(hub: Hub, tmp_path: Path) -> None:
+    code = """
+import time
+time.sleep = lambda seconds: None
+def told(name):
+    try:
+        hub.fetch(name)
+    except hub.HubError as error:
+        return str(error)
+print(json.dumps([told(name) for name in ("cifar10", "cifar100", "svhn", "tiny_imagenet")]))
+"""
+    hub.add("datasets/uoft-cs/cifar10", {"cifar-10.tar": b""})
+    hub.add("datasets/ufldl-stanford/svhn", {f"cropped_digits/{split}-0.parquet": b"" for split in ("train", "test")})
+    hub.trouble["resolve"] = "drop"
+    hub.add("datasets/zh-plus/tiny-imagenet", gated=True)
+    layout, missing, dropped, gated = python(code, hub, tmp_path / "cache")
+    assert layout == "data set uoft-cs/cifar10 has no files train-*.parquet: it is stored in another way"
+    assert missing.startswith("no data set uoft-cs/cifar100 on the Hub, or no right to see it: ")
+    assert dropped.startswith(
+        "data set ufldl-stanford/svhn is not in the cache and the Hub cannot be reached or hung up"
+    )
+    assert gated.startswith("data set zh-plus/tiny-imagenet is gated: accept its terms at https://")
+
+
+def test_wrong_calls(run: Path, tmp_path: Path) -> None:
+    for call, message in (
+        (lambda: fetch("cifar11"), "unknown data 'cifar11'; did you mean cifar10"),
+        (lambda: fetch("fashion_mini"), "is in the package"),
+        (lambda: evaluate(run, "clena", data="fashion_mini"), "did you mean clean"),
+        (lambda: evaluate(run, data="fashion_mini", limit=0), "limit must be at least 1, got 0"),
+        (lambda: evaluate("nothing"), "no such folder, and no name of the Hub"),
+        (lambda: evaluate(run, data="imagenet"), "has 10 classes"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_an_export_does_not_choose_the_data(tmp_path: Path) -> None:
+    """A recipe that came with weights may name anything: only benchmarks are taken from it."""
+    run = make_run(tmp_path / "run", **(CIFAR | {"dataset": "hfds/someone/else"})).path
+    folder = export(run, tmp_path / "export")
+    with pytest.raises(HubError, match="was trained on hfds/someone/else, which is no benchmark: give --data"):
+        evaluate(folder)
+    (folder / "recipe.yaml").write_text("include: [cifar10_scarce_none]\n")
+    with pytest.raises(HubError, match="unknown key 'include'"):
+        evaluate(folder)
+
+
+def test_models_of_others_need_data_and_get_their_own_images(tmp_path: Path) -> None:
+    model = timm.create_model("test_vit", num_classes=10, img_size=48)
+    model.pretrained_cfg |= {"input_size": (3, 48, 48), "crop_mode": "squash", "fixed_input_size": True}
+    save_for_hf(model, tmp_path / "vit", safe_serialization=True)
+    with pytest.raises(HubError, match="does not say what it was trained on: give --data NAME"):
+        evaluate(tmp_path / "vit")
+    found = evaluate(tmp_path / "vit", data="fashion_mini", limit=20, output=tmp_path / "report")
+    assert found["clean"]["error"] is not None
+    entry = json.loads((tmp_path / "report" / "results.json").read_text())["suites"]["clean"]["vit"]
+    assert entry["settings"]["input_size"] == [3, 48, 48]
+    assert entry["settings"]["crop_mode"] == "squash"

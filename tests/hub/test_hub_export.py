@@ -1,0 +1,252 @@
+"""Exports: what is in the folder, that timm loads it bit for bit, and that nothing private is in it."""
+
+import json
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from huggingface_hub import ModelCard
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from tests.hub.hub_runs import REPORT, add_report, make_run
+from timm_patchup.hub import HubError, export, load
+from timm_patchup.hub.privacy import Private, without_comments
+from timm_patchup.recipe import load_recipe
+
+FILES = {
+    "README.md",
+    "config.json",
+    "curves.png",
+    "model.safetensors",
+    "recipe.yaml",
+    "results.json",
+    "summary.csv",
+}
+NETS = {
+    "ours": {},
+    "ours with arguments": {"model": "preactresnet18", "model_kwargs": {"final_norm": False}},
+    "grey": {"input_size": [1, 28, 28], "mean": [0.3], "std": [0.4]},
+    "timm's": {"model": "test_resnet", "num_classes": 7, "input_size": [3, 48, 40], "crop_padding": None},
+    "timm's, large images": {"model": "test_vit", "input_size": [3, 96, 96], "model_kwargs": {"img_size": 96}},
+}
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("keys", NETS.values(), ids=NETS)
+def test_logits_after_a_round_trip_are_the_same_bits(keys: dict, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", **keys)
+    out = export(run.path, tmp_path / "out")
+    assert names_in(out) == FILES
+    recipe = run.recipe()
+    images = torch.randn(3, *recipe.input_size)
+    models = {
+        "run": load(run.path),
+        "export": load(out),
+        "timm": timm.create_model(f"local-dir:{out}", pretrained=True).eval(),
+    }
+    logits = {name: model(images) for name, model in models.items()}
+    assert logits["run"].shape == (3, recipe.num_classes)
+    assert torch.equal(logits["run"], logits["export"])
+    assert torch.equal(logits["run"], logits["timm"])
+    # Images are made as the run made them, whichever way the model came.
+    configs = [json.loads(json.dumps(timm.data.resolve_model_data_config(model))) for model in models.values()]
+    assert configs[0] == configs[1] == configs[2]
+    assert configs[0]["input_size"] == recipe.input_size
+    assert configs[0]["mean"] == recipe.mean
+
+
+def test_timms_transform_makes_the_images_of_the_run(tmp_path: Path) -> None:
+    from timm_patchup.data.loader import EVALUATION, load_data
+    from timm_patchup.data.source import open_source
+
+    run = make_run(tmp_path / "run", limit=100, batch_size=10)
+    model = timm.create_model(f"local-dir:{export(run.path, tmp_path / 'out')}", pretrained=True)
+    transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
+    recipe = run.recipe()
+    data = load_data(recipe)
+    source = open_source(recipe, recipe.val_split)
+    wanted = data.test.__getitems__([(EVALUATION, 0)])[0][0]
+    candidates = [transform(source.image(index).convert("RGB")) for index in range(len(source.labels))]
+    assert any(torch.allclose(candidate, wanted, atol=1e-6) for candidate in candidates)
+
+
+def test_the_configuration(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", model="test_resnet", mix_gamma=0.3, results={"class_names": list("abcdefghij")})
+    config = json.loads((export(run.path, tmp_path / "out") / "config.json").read_text())
+    assert config["architecture"] == "test_resnet"
+    assert config["num_classes"] == 10
+    assert config["label_names"] == list("abcdefghij")
+    cfg = config["pretrained_cfg"]
+    assert cfg["tag"] == "hard_patchup_fashion_mini"
+    assert cfg["input_size"] == [3, 32, 32]
+    assert cfg["license"] == "apache-2.0"
+    assert cfg["crop_mode"] == "squash"
+    assert not {"url", "file", "hf_hub_id", "test_input_size", "origin_url"} & cfg.keys()
+    assert config["patchup"]["method"] == "hard_patchup"
+    assert config["patchup"]["settings"]["gamma"] == 0.3
+    assert "needs" not in config["patchup"]
+    assert load_recipe(tmp_path / "out" / "recipe.yaml") == run.recipe()
+
+
+def test_the_card(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", results={"weights": "average (EMA)"})
+    add_report(run)
+    out = export(run.path, tmp_path / "out", license="mit")
+    assert names_in(out) == FILES | {f"report/{name}" for name in REPORT}
+    card = ModelCard.load(out / "README.md")
+    assert card.data.library_name == "timm"
+    assert card.data.license == "mit"
+    assert card.data.datasets == ["zalando-datasets/fashion_mnist"]
+    assert {"timm", "patchup", "hard-patchup"} <= set(card.data.tags)
+    results = {result.metric_name: result.metric_value for result in card.data.eval_results}
+    assert results == {"top-1 accuracy, %": 59.75, "top-5 accuracy, %": 90.5}
+    assert "import timm_patchup  # registers preactresnet8" in card.text
+    assert "Unknown model (preactresnet8)" in card.text
+    assert "the average over training (EMA)" in card.text
+    assert all(f"report/{name}" in card.text for name in REPORT)
+    plain = make_run(tmp_path / "plain", model="test_resnet", dataset="hfds/uoft-cs/cifar10")
+    text = (export(plain.path, tmp_path / "plain_out") / "README.md").read_text()
+    assert "import timm_patchup" not in text
+    assert "not of an average" in text
+    assert "- uoft-cs/cifar10" in text
+
+
+def test_an_export_is_the_same_twice_and_replaces_only_itself(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    out = export(run.path, run.path / "hub")
+    first = {name: (out / name).read_bytes() for name in names_in(out)}
+    export(run.path, out)
+    assert first == {name: (out / name).read_bytes() for name in names_in(out)}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    with pytest.raises(HubError, match="holds something else"):
+        export(run.path, tmp_path / "mine")
+    assert names_in(tmp_path / "mine") == {"thesis.tex"}
+    with pytest.raises(HubError, match="holds something else"):
+        export(run.path, run.path)
+
+
+def test_what_cannot_be_exported(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    with pytest.raises(HubError, match="holds no run"):
+        export(tmp_path / "nothing", tmp_path / "out")
+    (run.path / "results.json").rename(tmp_path / "results.json")
+    with pytest.raises(HubError, match="is not finished: go on with --resume"):
+        export(run.path, tmp_path / "out")
+    (tmp_path / "results.json").rename(run.path / "results.json")
+    text = (run.path / "recipe.yaml").read_text()
+    (run.path / "recipe.yaml").write_text(text.replace("preactresnet8", "preactresnet18"))
+    with pytest.raises(HubError, match="does not fit the network"):
+        export(run.path, tmp_path / "out")
+    (run.path / "recipe.yaml").write_text(text)
+    (run.path / "report").mkdir()
+    (run.path / "report" / "plot.png").write_bytes(b"no picture")
+    with pytest.raises(HubError, match="not a PNG"):
+        export(run.path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob(".partial-*"))
+
+
+def test_what_cannot_be_loaded(tmp_path: Path) -> None:
+    out = export(make_run(tmp_path / "run").path, tmp_path / "out")
+    config = json.loads((out / "config.json").read_text())
+
+    def refused(message: str, **changed: object) -> None:
+        (out / "config.json").write_text(json.dumps(config | changed))
+        with pytest.raises(HubError, match=message):
+            load(out)
+
+    refused("has no model 'preactresnet9000'", architecture="preactresnet9000")
+    refused("asks for checkpoint_path", model_args={"checkpoint_path": "evil.pth"})
+    refused("asks for pretrained_cfg_overlay", model_args={"pretrained_cfg_overlay": {"file": "evil.pth"}})
+    refused("names no architecture", architecture=None)
+    refused("does not fit the network", num_classes=11)
+    refused("cannot make 'preactresnet8'", model_args={"wings": 2})
+    (out / "config.json").write_text(json.dumps(config))
+    (out / "model.safetensors").rename(out / "pytorch_model.bin")
+    with pytest.raises(HubError, match="pickles never are"):
+        load(out)
+    with pytest.raises(HubError, match="no such folder; a model of the Hub is USER/NAME"):
+        load("nowhere")
+    with pytest.raises(HubError, match="neither a run"):
+        load(tmp_path)
+
+
+# Private things
+
+TELLING = {
+    "HF_TOKEN": "hf_TellingTellingTelling1234567",
+    "WANDB_API_KEY": "tellingkeytellingkey",
+    "USER": "bartholomew",
+    "LOGNAME": "bartholomew",
+}
+
+
+def test_nothing_private_is_in_any_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home" / "bartholomew"
+    run = make_run(
+        home / "secret project" / "run",
+        dataset=f"{home}/secret data/images",
+        model="test_resnet",
+        model_kwargs={"pretrained_cfg_overlay": {"file": f"{home}/first weights.pth"}},
+        results={"class_names": [*"abcdefgh", f"{home}/i", TELLING["HF_TOKEN"]]},
+    )
+    report = run.path / "report"
+    report.mkdir()
+    words = [*TELLING.values(), str(home), str(tmp_path), socket.gethostname(), "/opt/bartholomew-x/y", str(run.path)]
+    (report / "table.md").write_text("\n".join(f"made by {word} with `{word}`," for word in words))
+    note = PngInfo()
+    note.add_text("Author", f"bartholomew in {home}")
+    Image.new("RGB", (4, 4), "red").save(report / "plot.png", pnginfo=note)
+    assert b"bartholomew" in (report / "plot.png").read_bytes()
+    (home / "diary.md").write_text("dear diary")
+    (report / "linked.md").symlink_to(home / "diary.md")
+    (report / ".hidden.md").write_text("hidden")
+    (report / "weights.pt").write_bytes(b"pickle")
+    for name, value in {**TELLING, "HOME": str(home)}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(run.path.parent)
+    out = export("run", tmp_path / "out")
+    assert names_in(out) == FILES | {"report/table.md", "report/plot.png"}
+    telling = [*TELLING.values(), "secret project", "secret data", "first weights", str(tmp_path), "dear diary"]
+    if len(socket.gethostname()) >= 8:
+        telling.append(socket.gethostname())
+    for name in names_in(out):
+        content = (out / name).read_bytes()
+        for word in telling:
+            assert word.encode() not in content, f"{word} in {name}"
+    assert np.array(Image.open(out / "report" / "plot.png"))[0, 0].tolist() == [255, 0, 0]
+    assert load_recipe(out / "recipe.yaml").model == "test_resnet"
+    assert json.loads((out / "config.json").read_text())["pretrained_cfg"]["tag"] == "hard_patchup_local_data"
+
+
+def test_cleaning_leaves_what_is_not_private(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "test")
+    kept = 'T-shirt/top, 8/255, https://huggingface.co/a/b, "test": 1, a/b/c, </svg>, path/to/train.py, and/or'
+    assert Private(known=frozenset({"test"})).clean(kept) == kept
+    assert Private().clean("by test") == "by NAME"
+    assert Private().clean("in '/data/me/x.png', C:\\Users\\me\\x ~/me/x") == "in 'LOCAL_PATH', LOCAL_PATH LOCAL_PATH"
+
+
+def test_a_user_may_have_the_name_of_an_optimiser_or_of_a_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["adamw", *"abcdefgh", "rose"]
+    run = make_run(tmp_path / "run", opt="adamw", results={"class_names": names})
+    for user in ("adamw", "rose"):
+        monkeypatch.setenv("LOGNAME", user)
+        out = export(run.path, tmp_path / "out")
+        assert load_recipe(out / "recipe.yaml") == run.recipe()
+        assert json.loads((out / "config.json").read_text())["label_names"] == names
+
+
+def test_a_picture_that_is_cut_off_is_refused() -> None:
+    with pytest.raises(ValueError, match="cut off"):
+        without_comments(b"\x89PNG\r\n\x1a\n\0\0\0")

@@ -1,0 +1,146 @@
+"""Every method alters features where and as its draw says, and its targets and loss follow."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from timm.loss import LabelSmoothingCrossEntropy
+from torch import Tensor
+
+from tests.conftest import NUM_CLASSES
+from tests.support.expectations import SWIN, MakeModel, expected_mix, record
+from timm_patchup import Draw, Mixer, MixTask
+from timm_patchup.methods.puzzle_images import join_images
+from timm_patchup.methods.puzzle_mix import PuzzleDraw
+
+from .every_method import ERASING, HIDDEN, METHODS, MIXING, WITH_SITES, batch, last, mixer_of, one_hot, step, tiny_net
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_features_are_altered_where_and_as_the_draw_says(name: str) -> None:
+    model = tiny_net()
+    clean = copy.deepcopy(model)
+    mix = mixer_of(name, model)
+    seen: dict[str, list[Tensor]] = {site: [] for site in HIDDEN}
+    for site in HIDDEN:
+        record(model.get_submodule(site), seen[site])
+        record(clean.get_submodule(site), seen[site])
+    sites = set()
+    every = {None} if name == "none" else {"input", *HIDDEN} if name in WITH_SITES else {"input"}
+    for seed in range(200):  # a site is missed with probability 1e-35
+        if seed >= 12 and sites == every:
+            break
+        x, y = batch(seed=seed)
+        mixed, _, output = step(mix, x, y)
+        draw = last(mix)
+        if draw.site in HIDDEN:
+            clean(x)
+            after, before = seen[draw.site][-2:]
+        else:
+            after, before = mixed, x
+        if draw.changed is None:
+            assert torch.equal(after, before)
+            assert torch.equal(output, clean(x))
+        elif isinstance(draw, PuzzleDraw):  # in parts and in other places: see test_puzzle_images.py
+            sources = {"own_source": draw.own_source, "partner_source": draw.partner_source}
+            assert torch.equal(after, join_images(before, draw.partner, draw.mask, **sources))
+        elif draw.scale is not None:
+            rows = [
+                [0.0 if hole else value * draw.scale.item() for value, hole in zip(sample, holes)]
+                for sample, holes in zip(before.flatten(1).tolist(), draw.changed.expand_as(before).flatten(1).tolist())
+            ]
+            torch.testing.assert_close(after.flatten(1), torch.tensor(rows))
+        else:
+            assert draw.changed is not None
+            whole = Draw(draw.site, draw.partner, draw.lam, draw.changed.expand(-1, *before.shape[1:]), draw.kept)
+            torch.testing.assert_close(after.double(), expected_mix(before, whole, draw.lam), rtol=1e-5, atol=1e-6)
+        sites.add(draw.site)
+    assert sites == every
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("name", METHODS)
+def test_targets_sum_to_one_and_follow_the_draw(name: str, smoothing: float) -> None:
+    mix = mixer_of(name, tiny_net(), label_smoothing=smoothing)
+    shared = 0
+    for seed in range(8):
+        x, y = batch(seed=seed)
+        _, target, _ = step(mix, x, y)
+        draw = last(mix)
+        own = one_hot(y) * (1.0 - smoothing) + smoothing / NUM_CLASSES
+        weight = (draw.kept + (1.0 - draw.kept) * draw.lam).reshape(-1, 1) if name in MIXING else torch.tensor(1.0)
+        torch.testing.assert_close(target, weight * own + (1.0 - weight) * own[draw.partner])
+        torch.testing.assert_close(target.sum(1), torch.ones(len(y)))
+        assert target.dtype is torch.float32
+        assert (target >= 0.0).all()
+        assert name in MIXING or torch.equal(draw.partner, torch.arange(len(y)))
+        shared += not torch.equal(target, own)
+    assert (shared > 0) == (name in MIXING)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_loss_is_the_plain_one_on_the_target_and_twice_that_for_patchup(name: str) -> None:
+    mix = mixer_of(name, tiny_net())
+    x, y = batch()
+    _, target, output = step(mix, x, y)
+    times = 2.0 if "patchup" in name else 1.0
+    torch.testing.assert_close(mix.loss(output, target), times * F.cross_entropy(output, target))
+
+
+@pytest.mark.parametrize("name", sorted(ERASING))
+def test_an_erased_batch_has_exactly_timms_loss_in_a_task(name: str) -> None:
+    model, criterion = tiny_net(), LabelSmoothingCrossEntropy(0.1)
+    task = MixTask(model, criterion, mixer=mixer_of(name, model), verbose=False)
+    x, y = batch()
+    asked: list[Tensor] = []
+    criterion.register_forward_pre_hook(lambda module, args: asked.append(args[1]))
+    result = task(x, y)
+    assert last(task.mixer).changed is not None
+    assert len(asked) == 1
+    assert asked[0] is y, "the labels as they came"
+    assert torch.equal(result["loss"], criterion(result["output"], y))
+
+
+@pytest.mark.parametrize("name", sorted(ERASING))
+def test_an_erasing_draw_made_by_hand_has_the_own_targets_whatever_its_partner(name: str) -> None:
+    mix = mixer_of(name, tiny_net())
+    x, y = batch()
+    half = torch.arange(12).reshape(1, 1, 12, 1).expand(1, 1, 12, 10) < 6
+    draw = Draw("input", torch.arange(5, -1, -1), 0.0, half, torch.tensor(0.5), torch.tensor(2.0))
+    erased, target = mix(x, y, draw=draw)
+    assert torch.equal(target, one_hot(y))
+    assert torch.equal(erased, torch.cat([torch.zeros(6, 3, 6, 10), 2.0 * x[:, :, 6:]], dim=2))
+
+
+@pytest.mark.parametrize("name", WITH_SITES)
+def test_maps_with_channels_last_in_their_shape_are_altered_too(name: str, make_model: MakeModel) -> None:
+    model = make_model("swin_tiny_patch4_window7_224", **SWIN)
+    mix = mixer_of(name, model, sites=["stage1"])
+    clean = copy.deepcopy(model)
+    x, y = torch.randn(2, 3, 64, 64), torch.tensor([1, 2])
+    mix(x, y)
+    swap = Draw("stage1", torch.tensor([1, 0]), last(mix).lam, last(mix).changed, last(mix).kept, last(mix).scale)
+    mixed, target = mix_again(mix, x, y, swap)
+    output = model(mixed)
+    mix.loss(output, target).backward()
+    assert last(mix).changed is not None
+    assert last(mix).changed.shape[-1] in (1, 8)  # type: ignore[union-attr]
+    assert not torch.equal(output, clean(x))
+
+
+def mix_again(mix: Mixer, x: Tensor, y: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
+    mix._armed.disarm()
+    return mix(x, y, draw=draw)
+
+
+def test_a_method_at_the_input_can_go_before_one_inside() -> None:
+    model = tiny_net()
+    first, second = mixer_of("cutout", model), mixer_of("manifold_mixup", model, sites=["first"])
+    x, y = batch()
+    mixed, target = second(*first(x, y))
+    second.loss(model(mixed), target).backward()
+    assert (mixed == 0.0).any()
+    assert torch.equal(mixed, x * (last(first).changed.logical_not()))  # type: ignore[union-attr]
+    lam, partner = last(second).lam, last(second).partner
+    torch.testing.assert_close(target, lam * one_hot(y) + (1.0 - lam) * one_hot(y)[partner])

@@ -1,0 +1,141 @@
+"""Every method can be reached: defaults, sites, the launcher, a recipe for each benchmark, and a card that is true."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from timm.data import create_transform
+from torch import nn
+
+from tests.conftest import NUM_CLASSES
+from timm_patchup import create_mixer, launch, methods
+from timm_patchup.methods import list_settings, method_parameters
+from timm_patchup.recipe.compose import list_benchmarks, list_recipe_methods, load_recipe
+
+from .every_method import METHODS, WITH_SITES, batch, step
+
+AS_RECIPES_ONLY = {"augmix", "autoaugment"}
+
+
+def test_defaults_are_those_of_the_papers() -> None:
+    expected: dict[str, dict[str, Any]] = {
+        "mixup": {"alpha": 1.0, "prob": 1.0},
+        "cutmix": {"alpha": 1.0, "prob": 1.0},
+        "cutout": {"length": 16, "prob": 1.0},
+        "dropblock": {"drop_prob": 0.1, "block_size": 7, "prob": 1.0, "sites": None},
+        "manifold_mixup": {"alpha": 2.0, "prob": 1.0, "sites": None},
+        "feature_cutmix": {"alpha": 1.0, "prob": 1.0, "sites": None},
+    }
+    for name, settings in expected.items():
+        defaults = {key: parameter.default for key, parameter in list_settings(name).items()}
+        assert defaults == settings, name
+
+
+@pytest.mark.parametrize("name", WITH_SITES)
+def test_default_sites_are_those_of_patchup_without_the_input_for_feature_cutmix(name: str, model: nn.Module) -> None:
+    at = [site.name for site in create_mixer(name, model).sites]
+    assert at == ["input", "stem", "stage1", "stage2"][name == "feature_cutmix" :]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_any_model_will_do_for_a_method_at_the_input(name: str) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(360, NUM_CLASSES))
+    if name in WITH_SITES:
+        with pytest.raises(ValueError, match=r"^Sequential has no feature_info.* sites=None finds nothing inside it"):
+            create_mixer(name, model)
+        return
+    mix = create_mixer(name, model, num_classes=NUM_CLASSES)
+    altered = []
+    for _ in range(4):  # Puzzle Mix may show all of an image
+        mixed, target, output = step(mix, *batch())
+        mix.loss(output, target).backward()
+        altered.append(not torch.equal(mixed, batch()[0]))
+    assert any(altered) == (name != "none")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_launcher_runs_every_method(
+    name: str, train_script: Path, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    for variable in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(variable, raising=False)
+    own = {"dropblock": ["--mix-block-size", "5", "--mix-drop-prob", "0.2"], "cutout": ["--mix-length", "9"]}
+    launch.main([str(train_script), "--mix", name, "--output", str(tmp_path / "args.yaml"), *own.get(name, [])])
+    assert f"rank 0 of 1: {'TrainingTask' if name == 'none' else 'MixTask'}" in capsys.readouterr().out
+    written = yaml.safe_load((tmp_path / "args.yaml").read_text())
+    known = {key: parameter.default for key, parameter in list_settings(name).items()}
+    known |= {"dropblock": {"block_size": 5, "drop_prob": 0.2}, "cutout": {"length": 9}}.get(name, {})
+    assert {key: value for key, value in written.items() if key.startswith("mix_") and value is not None} == {
+        f"mix_{key}": list(value) if isinstance(value, tuple) else value
+        for key, value in known.items()
+        if value is not None
+    }
+
+
+def test_every_method_has_a_recipe_for_every_benchmark() -> None:
+    assert set(list_recipe_methods()) == set(METHODS) | AS_RECIPES_ONLY
+    for benchmark in list_benchmarks():
+        for name in METHODS:
+            recipe = load_recipe(f"{benchmark}_{name}")
+            assert recipe.mix == name
+            assert recipe.aa is None
+            at_input = {"sites": ["input"]} if name in WITH_SITES else {}
+            create_mixer(name, nn.Identity(), **recipe.mix_settings | at_input)  # every value is a legal one
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings"),
+    [
+        ("cifar10_wrn28_10_mixup", {"alpha": 1.0}),
+        ("svhn_wrn28_10_mixup", {"alpha": 1.0}),
+        ("tiny_imagenet_wrn28_10_mixup", {"alpha": 0.2}),
+        ("cifar10_wrn28_10_cutmix", {"prob": 0.4, "alpha": 1.0}),
+        ("cifar100_preactresnet18_cutmix", {"prob": 0.4}),
+        ("svhn_wrn28_10_cutmix", {"prob": 0.4}),
+        ("imagenet_cutmix", {"prob": 1.0}),
+        ("cifar10_scarce_cutout", {"length": 16}),
+        ("cifar100_wrn28_10_cutout", {"length": 8}),
+        ("svhn_wrn28_10_cutout", {"length": 20}),
+        ("fashion_mini_cutout", {"length": 8}),
+        ("cifar10_wrn28_10_manifold_mixup", {"alpha": 1.5}),
+        ("cifar100_wrn28_10_manifold_mixup", {"alpha": 1.5}),
+        ("svhn_wrn28_10_manifold_mixup", {"alpha": 1.5}),
+        ("imagenet_manifold_mixup", {"alpha": 2.0}),
+        ("cifar10_wrn28_10_dropblock", {"drop_prob": 0.1, "block_size": 7}),
+        ("imagenet_feature_cutmix", {"prob": 1.0, "alpha": 1.0}),
+    ],
+)
+def test_recipes_have_the_settings_of_the_paper(recipe: str, settings: dict[str, Any]) -> None:
+    assert settings.items() <= load_recipe(recipe).mix_settings.items()
+
+
+@pytest.mark.parametrize("name", sorted(AS_RECIPES_ONLY))
+def test_augmentations_of_timm_are_recipes_without_a_mix(name: str) -> None:
+    given = load_recipe(f"cifar10_wrn28_10_{name}")
+    assert given.mix == "none"
+    assert given.mix_settings == {}
+    assert given.aa is not None
+    assert load_recipe("cifar10_wrn28_10_hard_patchup", {"mix": name}) == given
+    transform = create_transform((3, 32, 32), is_training=True, auto_augment=given.aa)
+    assert name in type(transform.transforms[-3]).__name__.lower() or name in repr(transform).lower()
+
+
+def test_another_mix_brings_its_own_settings() -> None:
+    changed = load_recipe("cifar100_wrn28_10_hard_patchup", {"mix": "cutout"})
+    assert changed == load_recipe("cifar100_wrn28_10_cutout")
+
+
+def test_every_method_has_a_card_with_its_knobs_and_defaults() -> None:
+    text = (Path(methods.__file__).parent / "README.md").read_text()
+    cards = dict(re.findall(r"^### ([\w, ]+)\n(.*?)(?=^##)", text, flags=re.MULTILINE | re.DOTALL))
+    named = {name: card for title, card in cards.items() for name in title.split(", ")}
+    assert set(named) == set(METHODS)
+    for name in set(METHODS) - {"hard_patchup", "soft_patchup"}:
+        assert f"[`{name}`](#{name})" in text
+        for key in list_settings(name):
+            default = method_parameters(name)[key].default
+            assert f"`{key}` {default if default is not None else '`None`'}" in named[name], (name, key)
+        assert name == "none" or "arXiv" in named[name] or "as above" in named[name]

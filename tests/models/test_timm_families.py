@@ -1,0 +1,190 @@
+"""Reach: one model of every timm family trains a step with an altered batch, or says what it gives and what to do.
+
+``families.py`` says which model of a family is tried and at which size. A family that timm adds is tried by itself.
+"""
+
+from collections.abc import Sequence
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from tests.support.paths import ROOT
+from timm_patchup import Draw, PatchUp, list_sites
+from timm_patchup.sites import INPUT, Site, resolve_sites, site_module
+
+from .families import (
+    BATCH_SIZE,
+    BEGIN,
+    END,
+    NUM_CLASSES,
+    Outcome,
+    Trial,
+    build,
+    families,
+    images,
+    outcome,
+    render_table,
+)
+
+MANY_DRAWS = 60
+QUICK_SEED = 18  # draws two, three or four sites in as many batches; others take a few more
+README = ROOT / "README.md"
+
+
+@pytest.mark.parametrize("family", families())
+def test_family(family: str) -> None:
+    found = outcome(family)
+    trial, model = build(family)
+    if found.error is not None:
+        assert_clear_error(trial, model, found)
+        return
+    assert_sites_are_cuts(trial, model, list(list_sites(model)))
+    mix = PatchUp(model, prob=1.0, seed=QUICK_SEED)
+    draws = train_at_every_site(trial, model, mix)
+    if enable_checkpointing(model):
+        for site in mix.sites:
+            if site.name != INPUT:
+                train_step(trial, model, mix, replay=draws[site.name])
+
+
+def test_every_model_of_timm_is_in_a_family_that_is_tried() -> None:
+    others = set(timm.list_modules()) - set(families())
+    assert not any(hasattr(timm.models, other) for other in others)
+    counts = {family: len(timm.list_models(module=family)) for family in [*families(), *others]}
+    assert all(counts.values())
+    assert sum(counts.values()) == len(timm.list_models())
+    assert len(families()) >= 85
+
+
+def test_most_families_train_and_all_others_say_why() -> None:
+    found = {family: outcome(family) for family in families()}
+    layouts = [one.gives for one in found.values() if one.error is None]
+    assert len(layouts) >= 65
+    assert set(layouts) == {"NCHW", "NHWC", "NCHW and NHWC"}
+    instead = {one.gives for one in found.values() if one.error is not None}
+    assert instead == {"tokens", "several tensors", "no named stages"}
+
+
+def test_readme_has_the_table() -> None:
+    text = README.read_text()
+    assert text.count(BEGIN) == text.count(END) == 1
+    table = text[text.index(BEGIN) : text.index(END) + len(END)]
+    assert "families tried" in table
+    if f"timm {timm.__version__}:" in table:
+        assert table == render_table()
+
+
+def train_at_every_site(trial: Trial, model: nn.Module, mix: PatchUp) -> dict[str, Draw]:
+    """Train until every site was drawn in a way that alters something."""
+    draws: dict[str, Draw] = {}
+    for _ in range(MANY_DRAWS):
+        draw = train_step(trial, model, mix)
+        if alters(draw):
+            draws[str(draw.site)] = draw
+        if len(draws) == len(mix.sites):
+            break
+    assert set(draws) == {site.name for site in mix.sites}
+    return draws
+
+
+def train_step(trial: Trial, model: nn.Module, mix: PatchUp, replay: Draw | None = None) -> Draw:
+    """Run one step forward and backward; the features at the drawn site must be what the draw says."""
+    x = images(trial).requires_grad_()
+    mixed, target = mix(x, torch.arange(BATCH_SIZE), draw=replay)
+    draw = mix.draw
+    assert draw is not None
+    site = next(site for site in mix.sites if site.name == draw.site)
+    seen = [x.detach(), mixed.detach()] if site.name == INPUT else []
+    handles = watch(model, site, seen)
+    output = model(mixed)
+    for handle in handles:
+        handle.remove()
+    assert output.shape == (BATCH_SIZE, NUM_CLASSES)
+    before, after = seen
+    assert_altered(before, after, draw)
+    mix.loss(output, target).backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+    assert x.grad.flatten(1).any(dim=1).all(), "no gradient reaches the input of some sample"
+    return draw
+
+
+def watch(model: nn.Module, site: Site, seen: list[Tensor]) -> list[RemovableHandle]:
+    """Record what the model gives at a hidden site, and what the mixer's hook makes of it."""
+
+    def record(module: nn.Module, args: object, output: Tensor) -> None:
+        seen.append(output.detach().clone())
+
+    if site.name == INPUT:
+        return []
+    module = site_module(model, site)
+    return [module.register_forward_hook(record, prepend=True), module.register_forward_hook(record)]
+
+
+def assert_altered(before: Tensor, after: Tensor, draw: Draw) -> None:
+    assert draw.changed is not None
+    assert torch.equal(after, torch.where(draw.changed, before[draw.partner], before))
+    assert torch.equal(after, before) != alters(draw)
+
+
+def alters(draw: Draw) -> bool:
+    return draw.partner.tolist() != list(range(BATCH_SIZE)) and bool(draw.changed is not None and draw.changed.any())
+
+
+def assert_sites_are_cuts(trial: Trial, model: nn.Module, names: Sequence[str]) -> None:
+    """Give every sample the features of the first at a site: all outputs must be that of the first, or some pass by."""
+    model.eval()
+    x = images(trial)
+    with torch.no_grad():
+        apart = spread(model(x))
+        assert apart > 0.0
+        for site in resolve_sites(model, names):
+            if site.name == INPUT:
+                continue
+            handle = site_module(model, site).register_forward_hook(first_for_all)
+            together = spread(model(x))
+            handle.remove()
+            assert together <= 1e-3 * apart, f"features pass by {site}: {together:.2g} of {apart:.2g} remain"
+    model.train()
+
+
+def first_for_all(module: nn.Module, args: object, output: Tensor) -> Tensor:
+    return output[:1].expand_as(output).clone()
+
+
+def spread(output: Tensor) -> float:
+    return (output - output[:1]).abs().max().item()
+
+
+def enable_checkpointing(model: nn.Module) -> bool:
+    """Turn gradient checkpointing on; False where timm's model has none."""
+    try:
+        model.set_grad_checkpointing(True)  # type: ignore[operator]
+    except AssertionError:  # what timm raises
+        return False
+    return True
+
+
+def assert_clear_error(trial: Trial, model: nn.Module, found: Outcome) -> None:
+    """The error names the model and says what it gives; the sites that it offers instead train."""
+    assert found.error is not None
+    assert type(model).__name__ in found.error
+    assert any(given in found.error for given in ("tokens (B, N, C) = (B", "a tuple of", "a list of", "feature_info"))
+    assert found.sites[0] == INPUT
+    with pytest.raises(ValueError) as raised:
+        draw_inside(trial, model)
+    assert str(raised.value) == found.error
+    assert_sites_are_cuts(trial, model, found.sites)
+    train_at_every_site(trial, model, PatchUp(model, prob=1.0, sites=found.sites, seed=QUICK_SEED))
+
+
+def draw_inside(trial: Trial, model: nn.Module) -> None:
+    mix = PatchUp(model, prob=1.0)
+    try:
+        for _ in range(MANY_DRAWS):
+            mix(images(trial), torch.arange(BATCH_SIZE))
+    finally:
+        mix.detach()

@@ -1,0 +1,77 @@
+"""Ways to run the training command in tests: in this process, or through the real launch command."""
+
+import hashlib
+import io
+import os
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from accelerate.state import AcceleratorState, GradientState
+
+from tests.support.paths import ROOT
+from timm_patchup.training.cli import main
+
+# Small enough for a test: 100 images, 5 updates an epoch, two epochs.
+TINY = ["--limit", "100", "--batch-size", "20", "--epochs", "2", "--threads", "1"]
+TWO_PROCESSES = ["--config_file", str(ROOT / "recipes" / "accelerate" / "cpu_2.yaml")]
+RESULT_FILES = ("model.safetensors", "summary.csv", "results.json", "recipe.yaml")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def train_here(*flags: object) -> Ended:
+    """Run the command in this process, with the state that Accelerate keeps between runs forgotten."""
+    AcceleratorState._reset_state(True)
+    GradientState._reset_state()
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as caught:
+        main([str(flag) for flag in flags])
+    return Ended(int(caught.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def command(*flags: object, processes: int = 1, launcher: bool = False) -> list[str]:
+    """Return the command line: accelerate launch for several processes, or python -m."""
+    module = ["-m", "timm_patchup.training", *map(str, flags)]
+    if processes == 1 and not launcher:
+        return [sys.executable, *module]
+    configuration = TWO_PROCESSES if processes == 2 else []
+    return [sys.executable, "-m", "accelerate.commands.launch", *configuration, *module]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def launch(*flags: object, processes: int = 1, launcher: bool = False) -> Ended:
+    """Run the command in processes of its own."""
+    words = command(*flags, processes=processes, launcher=launcher)
+    done = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=600)
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def kill_tree(process: subprocess.Popen) -> None:
+    """Kill a command and all its children at once: workers of a launcher have sessions of their own."""
+    root = psutil.Process(process.pid)
+    tree = [root, *root.children(recursive=True)]
+    for member in tree:
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
+    psutil.wait_procs(tree)
+    process.wait()
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return a digest of each file that must come out the same."""
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in RESULT_FILES}
