@@ -8,6 +8,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,33 @@ def test_each_job_has_its_gpu(tmp_path: Path) -> None:
     jobs = [Job(str(i), [python(code)], tmp_path / str(i)) for i in range(2)]
     Runner(2, ["5", "7"], lambda *_: None).run(jobs)
     assert [last_line(job.log) for job in jobs] == ["5", "7"]
+
+
+def test_a_run_that_another_process_trains_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The children of a study that was killed live on: the next call leaves them alone, and goes on after them."""
+    folder, held, release = RunFolder(tmp_path / "run"), threading.Event(), threading.Event()
+    assert not folder.in_use(), "there is no run yet"
+
+    def train() -> None:
+        with folder.locked():
+            held.set()
+            release.wait(60)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    assert held.wait(60)
+    order: list[str] = []
+
+    def ended(job: Job, code: int, seconds: float) -> None:
+        order.append(job.name)
+        release.set()
+
+    jobs = [Job(name, [python("pass")], tmp_path / name) for name in ("first", "second")]
+    outcome = Runner(1, [], ended).run([replace(jobs[0], busy=folder.in_use), jobs[1]])
+    thread.join()
+    assert (order, outcome.failed) == (["second", "first"], [])
+    assert capsys.readouterr().out.count("first waits: another process is training it") == 1
+    assert not folder.in_use()
 
 
 def signal_when(condition: Callable[[], bool], *, times: int = 1) -> threading.Thread:

@@ -14,6 +14,7 @@ from ..checks import nearest
 from ..command import Parser, complain
 from ..recipe import RecipeError
 from ..threads import share_of_cores
+from ..training.run_folder import RunFolder
 from .collect import Row, check_finished, collect, is_done
 from .commands import Options, commands, extra_keys, run_recipe
 from .definition import Run, Study, list_studies, load_study
@@ -82,7 +83,10 @@ def _main(words: list[str]) -> int:
     _check_recipes(runs, options)
     check_finished(runs, options)
     left = [run for run in runs if not is_done(study, run, options)]
-    jobs = [Job(run.name, commands(study, run, options), options.log(run)) for run in left]
+    jobs = [
+        Job(run.name, commands(study, run, options), options.log(run), RunFolder(options.runs / run.name).in_use)
+        for run in left
+    ]
     if asked.dry_run:
         for job in jobs:
             print(" && ".join(shlex.join(command) for command in job.commands))

@@ -21,11 +21,16 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Job:
-    """Commands to run one after the other, and the file for all they say."""
+    """Commands to run one after the other, and the file for all they say.
+
+    Attributes:
+        busy: whether someone else is at it, such as the children of a study that was killed; then it waits.
+    """
 
     name: str
     commands: Sequence[Sequence[str]]
     log: Path
+    busy: Callable[[], bool] = lambda: False
 
 
 @dataclass
@@ -57,6 +62,7 @@ class Runner:
     def __init__(self, jobs: int, devices: Sequence[str], ended: Callable[[Job, int, float], None]) -> None:
         self.jobs, self.devices, self.ended = jobs, list(devices), ended
         self._signals: list[int] = []
+        self._told: set[str] = set()
 
     def run(self, jobs: Sequence[Job]) -> Outcome:
         """Run all jobs to their ends, or stop the running ones at a signal."""
@@ -66,20 +72,34 @@ class Runner:
             try:
                 while (waiting and not self._signals) or running:
                     while waiting and len(running) < self.jobs and not self._signals:
-                        running.append(self._start(waiting.pop(0), self._free_slot(running)))
+                        job = self._next_of(waiting)
+                        if job is None:
+                            break
+                        waiting.remove(job)
+                        running.append(self._start(job, self._free_slot(running)))
                     if self._signals and not outcome.signal:
                         outcome.signal = self._signals[0]
                         _tell(running, signal.SIGTERM)
                     if len(self._signals) > 1:
                         _tell(running, signal.SIGKILL)
                     running = [child for child in running if not self._has_ended(child, outcome)]
-                    time.sleep(_POLL_SECONDS if running else 0)
+                    time.sleep(_POLL_SECONDS if running or waiting else 0)
             except BaseException:
                 _tell(running, signal.SIGTERM)
                 raise
         if self._signals:  # one may have come when nothing was running
             outcome.signal = self._signals[0]
         return outcome
+
+    def _next_of(self, waiting: Sequence[Job]) -> Job | None:
+        """Return the first job that nobody else is at, None where all must wait."""
+        for job in waiting:
+            if not job.busy():
+                return job
+            if job.name not in self._told:
+                self._told.add(job.name)
+                print(f"{job.name} waits: another process is training it", flush=True)
+        return None
 
     def _free_slot(self, running: Sequence[_Child]) -> int:
         return min(set(range(self.jobs)) - {child.slot for child in running})

@@ -1,9 +1,9 @@
 """What learns, and one update of it: here a batch of the loader becomes a loss, and the loss a step.
 
 ``Learner`` makes everything of a recipe that an update touches; ``update`` takes the next batch, mixes it, and steps.
-Before every update the global generators are seeded from (seed, rank, update), and the mixer's draws and the samples'
-augmentations follow from such numbers as well. So its state is weights, the optimiser's, and a handful of numbers, and
-a run that was killed goes on exactly where its last checkpoint is.
+Before every piece of an update the global generators are seeded from (seed, rank, update, piece), and the mixer's draws
+and the samples' augmentations follow from such numbers as well. So its state is weights, the optimiser's, and a handful
+of numbers, and a run that was killed goes on exactly where its last checkpoint is.
 """
 
 import time
@@ -88,8 +88,8 @@ class Learner:
             asked = time.perf_counter()
             images, labels = next(batches)
             waited += time.perf_counter() - asked
-            if piece == 0:  # not before the images: where they are made in this process, they seed for themselves
-                seed_everything(derive_seed(self.recipe.seed, 2, self.accelerator.process_index, done))
+            # Not before the images: where they are made in this process, they seed for themselves.
+            seed_everything(derive_seed(self.recipe.seed, 2, self.accelerator.process_index, done, piece))
             with self.accelerator.no_sync(self.model) if piece < pieces - 1 else nullcontext():
                 loss = self._loss(images, labels)
                 self.accelerator.backward(loss / pieces if pieces > 1 else loss)

@@ -92,6 +92,18 @@ class RunFolder:
                     pass
             yield
 
+    def in_use(self) -> bool:
+        """Whether another process is training there."""
+        try:
+            with (self.checkpoints / ".lock").open("r") as file:
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # there is no run yet, or no locks
+            return False
+        return False
+
     def clear(self) -> None:
         """Remove what a run writes, and nothing else."""
         for name in OWN_FILES:
