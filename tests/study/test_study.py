@@ -289,6 +289,19 @@ def test_mean_deviation_and_difference_by_hand(tmp_path: Path) -> None:
     assert (table[4]["mean"], table[4]["paper_mean"], table[4]["paper_table"]) == ("", "21.42", "tab:layer_study_k")
 
 
+def test_without_numbers_of_the_paper_metrics_stand_side_by_side(tmp_path: Path) -> None:
+    study, options = load_study("fashion_mini"), Options(tmp_path)
+    for run, error in zip([run for run in study.runs(3) if run.condition.method == "cutmix"], (12.0, 13.0, 14.0)):
+        finish(tmp_path, run, options, error=error, loss=error / 10)
+    text = markdown(study, collect(study, 3, options), command="c", failed=[])
+    assert "paper" not in text
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    assert lines[0] == ["benchmark", "method", "seeds", "test_error, %", "test_nll, nats"]
+    assert len(lines) == 2 + 10
+    assert lines[2] == ["fashion_mini", "none", "0 of 3, partial", "-", "-"]
+    assert lines[5] == ["fashion_mini", "cutmix", "3", "13.00 ± 1.00", "1.300 ± 0.100"]
+
+
 def test_values_of_an_evaluation(tmp_path: Path) -> None:
     study, options = load_study("affine"), Options(tmp_path)
     run = study.runs(1)[0]

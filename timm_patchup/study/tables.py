@@ -10,7 +10,7 @@ from .collect import Row
 from .definition import Study
 
 _DIGITS = {"%": 2, "nats": 3, "x": 2}
-_HEAD = ("benchmark", "method", "setting", "metric", "seeds", "ours", "paper", "difference")
+_PLACE = ("benchmark", "method", "setting")
 _COLUMNS = (
     "benchmark",
     "method",
@@ -39,8 +39,9 @@ def markdown(study: Study, rows: Sequence[Row], *, command: str, failed: Sequenc
     if done < planned:
         lines += [f"**Partial: {done} of {planned} runs are done.** The same command goes on.", ""]
     lines += table(rows)
-    lines += ["", "Ours: mean ± standard deviation over the seeds (of a sample, n - 1). Difference: ours - paper."]
+    lines += ["", "Ours: mean ± standard deviation over the seeds (of a sample, n - 1)."]
     if study.paper:
+        lines[-1] += " Difference: ours - paper."
         lines += [f"Paper: {', '.join(study.paper)}; no number where it gives none."]
     if failed:
         lines += ["", "Failed, and not in the table:", "", *(f"- {name}: see logs/{name}.log" for name in failed)]
@@ -48,24 +49,50 @@ def markdown(study: Study, rows: Sequence[Row], *, command: str, failed: Sequenc
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """Return the lines of the table, its columns aligned; a column of settings only where there are any."""
-    settings = any(row.setting for row in rows)
-    body = [_HEAD, *(_cells(row) for row in rows)]
-    if not settings:
+    """Return the lines of the table, its columns aligned; a column of settings only where there are any.
+
+    Beside the paper's numbers every metric has a line of its own; without any, all metrics of a method stand in one.
+    """
+    body = _beside_the_paper(rows) if any(row.paper for row in rows) else _side_by_side(rows)
+    if not any(row.setting for row in rows):
         body = [cells[:2] + cells[3:] for cells in body]
     widths = [max(len(cells[i]) for cells in body) for i in range(len(body[0]))]
     lines = ["| " + " | ".join(text.ljust(width) for text, width in zip(cells, widths)) + " |" for cells in body]
     return [lines[0], "| " + " | ".join("-" * width for width in widths) + " |", *lines[1:]]
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    digits = _DIGITS[row.unit]
-    seeds = f"{len(row.values)} of {row.planned}, partial" if row.partial else str(row.planned)
-    difference = "-" if row.difference is None else f"{row.difference:+.{digits}f}"
-    paper = "-" if row.paper is None else number(row.paper.mean, row.paper.std, digits)
-    ours = number(row.mean, row.std, digits)
-    place = (row.condition.benchmark, row.condition.method, row.setting)
-    return (*place, f"{row.metric}, {row.unit}", seeds, ours, paper, difference)
+def _beside_the_paper(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    lines: list[tuple[str, ...]] = [(*_PLACE, "metric", "seeds", "ours", "paper", "difference")]
+    for row in rows:
+        digits = _DIGITS[row.unit]
+        paper = "-" if row.paper is None else number(row.paper.mean, row.paper.std, digits)
+        difference = "-" if row.difference is None else f"{row.difference:+.{digits}f}"
+        lines.append((*_place(row), f"{row.metric}, {row.unit}", _seeds(row), _ours(row), paper, difference))
+    return lines
+
+
+def _side_by_side(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    metrics = {row.metric: row.unit for row in rows}
+    lines: list[tuple[str, ...]] = [(*_PLACE, "seeds", *(f"{metric}, {unit}" for metric, unit in metrics.items()))]
+    by_place: dict[tuple[str, ...], dict[str, Row]] = {}
+    for row in rows:
+        by_place.setdefault(_place(row), {})[row.metric] = row
+    for place, own in by_place.items():
+        first = next(iter(own.values()))
+        lines.append((*place, _seeds(first), *(_ours(own[metric]) if metric in own else "-" for metric in metrics)))
+    return lines
+
+
+def _place(row: Row) -> tuple[str, ...]:
+    return row.condition.benchmark, row.condition.method, row.setting
+
+
+def _seeds(row: Row) -> str:
+    return f"{len(row.values)} of {row.planned}, partial" if row.partial else str(row.planned)
+
+
+def _ours(row: Row) -> str:
+    return number(row.mean, row.std, _DIGITS[row.unit])
 
 
 def number(mean: float | None, std: float | None, digits: int) -> str:
