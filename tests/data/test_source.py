@@ -43,6 +43,39 @@ def test_a_configuration_is_a_folder_or_in_the_readme(tmp_path: Path) -> None:
     assert len(open_source(recipe, "train", folder).labels) == 30
 
 
+def test_splits_that_lie_alone_or_have_names_of_their_own(tmp_path: Path) -> None:
+    folder = write_parquet(tmp_path / "d", {"valid": 20})
+    recipe = small(dataset="hfds/zh-plus/tiny-imagenet")
+    assert len(open_source(recipe, "valid", folder).labels) == 20, "datasets calls it validation"
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: data/train-*\n"
+        "  - split: valid\n    path: data/valid-*\n---\n"
+    )
+    source = open_source(recipe, "valid", folder)
+    assert len(source.labels) == 20, "the README names files that are not there"
+    assert source.image(3).size == (32, 32)
+    for number in (1, 2):
+        with pytest.raises(DataError, match=r"d has no split 'test'|d, split 'test', cannot be read|holds no data set"):
+            open_source(recipe, "test", folder)
+        if number == 1:
+            (folder / "data" / "test-00000-of-00001.parquet").write_bytes(b"no parquet")
+
+
+def test_of_several_configurations_one_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "svhn"
+    for name, count in (("cropped_digits", 20), ("full_numbers", 30)):
+        write_parquet(folder / name, {"test": count})
+        (folder / name / "data").rename(folder / name / "moved")
+    lines = [
+        f"- config_name: {name}\n  data_files:\n  - split: train\n    path: {name}/moved/train-*\n"
+        f"  - split: test\n    path: {name}/moved/test-*\n"
+        for name in ("cropped_digits", "full_numbers")
+    ]
+    (folder / "README.md").write_text("---\nconfigs:\n" + "".join(lines) + "---\n")
+    recipe = small(dataset="hfds/ufldl-stanford/svhn", dataset_config="cropped_digits")
+    assert len(open_source(recipe, "test", folder).labels) == 20
+
+
 def test_grey_images_become_colour_and_are_resized(tmp_path: Path) -> None:
     folder = write_parquet(tmp_path / "d", {"train": 40, "test": 10}, size=28, mode="L")
     data = load_data(small(), folder)

@@ -128,17 +128,14 @@ def _image_folder(folder: Path, split: str) -> Path | None:
 
 
 def _local(recipe: "Recipe", folder: Path, split: str) -> HubSource:
-    config = None
-    if recipe.dataset_config is not None:
-        # A folder with the Hub's README knows its configurations; without it they are sub-folders at most.
-        if (folder / "README.md").is_file() and recipe.dataset_config in _config_names(folder):
-            config = recipe.dataset_config
-        elif (folder / recipe.dataset_config).is_dir():
-            folder = folder / recipe.dataset_config
+    name = recipe.dataset_config
+    inside = folder / name if name is not None and (folder / name).is_dir() else folder
     try:
-        rows = _load(recipe, str(folder), config, split)
+        # A folder with the Hub's README knows its configurations; without it they are sub-folders at most.
+        described = name is not None and (folder / "README.md").is_file() and name in _config_names(folder)
+        rows = _load(recipe, str(folder), name, split) if described else _load(recipe, str(inside), None, split)
     except DataError as error:
-        rows = _load_files(recipe, folder, split, error)
+        rows = _load_files(recipe, inside, split, error)
     return HubSource(rows, input_key=recipe.input_key, target_key=recipe.target_key)
 
 
@@ -152,12 +149,13 @@ def _load_files(recipe: "Recipe", folder: Path, split: str, error: DataError) ->
 
     files = sorted(map(str, folder.rglob(f"{split}-*.parquet")))
     try:
-        if files and not any(pyarrow.parquet.read_metadata(file).num_rows for file in files):
-            raise DataError(f"split {split!r} is empty") from error
-        if files:
+        rows = sum(pyarrow.parquet.read_metadata(file).num_rows for file in files)
+        if rows:
             return _load(recipe, "parquet", None, split, files=files)
-    except (OSError, pyarrow.ArrowException):
-        pass
+    except (OSError, pyarrow.ArrowException, DataError):
+        raise error from None
+    if files:
+        raise DataError(f"split {split!r} is empty") from error
     raise error
 
 

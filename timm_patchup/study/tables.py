@@ -131,7 +131,8 @@ def draw(study: Study, rows: Sequence[Row], path: Path) -> None:
             if points:
                 places, means, stds = zip(*points)
                 axes.errorbar(means, places, xerr=stds, fmt="o", capsize=3, markersize=4, color=colour, label=label)
-                axes.legend(loc="best", fontsize=8)
+        if any(row.paper for row in panel):
+            axes.legend(loc="best", fontsize=8)
         axes.set_yticks(range(len(panel)), [_tick(row) for row in panel], fontsize=8)
         axes.set_ylim(len(panel) - 0.5, -0.5)
         axes.set_xlabel(f"{study.drawn.replace('_', ' ')}, {panel[0].unit}")
