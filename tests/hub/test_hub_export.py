@@ -11,7 +11,9 @@ import torch
 from huggingface_hub import ModelCard
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
+from safetensors.torch import load_file, save_file
 
+from tests.evaluation.evaluating import evaluate_here
 from tests.hub.hub_runs import REPORT, add_report, make_run
 from timm_patchup.hub import HubError, export, load
 from timm_patchup.hub.privacy import Private, without_comments
@@ -131,6 +133,26 @@ def test_an_export_is_the_same_twice_and_replaces_only_itself(tmp_path: Path) ->
     assert names_in(tmp_path / "mine") == {"thesis.tex"}
     with pytest.raises(HubError, match="holds something else"):
         export(run.path, run.path)
+
+
+def test_the_card_shows_the_evaluation_of_these_weights(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", model="test_resnet")
+    call = ["--model", run.path, "--suite", "clean,fgsm", "--limit", 20, "--output", run.path / "report"]
+    assert evaluate_here(*call).code == 0
+    out = export(run.path, tmp_path / "out")
+    text = ModelCard.load(out / "README.md").text
+    error = json.loads((out / "report" / "results.json").read_text())["suites"]["clean"]["run"]["values"]["error"]
+    assert "#### Clean test images" in text
+    assert f"| run | {error:.3f} |" in text
+    assert text.count("![fgsm](report/fgsm.png)") == 1
+    assert (out / "report" / "fgsm.png").is_file()
+    assert "- [report/results.json](report/results.json)" in text
+    assert text.count("\n# ") == 1, "one title"
+    weights = load_file(run.path / "model.safetensors")
+    save_file({name: value + 1 for name, value in weights.items()}, run.path / "model.safetensors")
+    with pytest.raises(HubError, match=r"report is of other weights than the run's: remove it, or python -m"):
+        export(run.path, tmp_path / "out")
+    assert ModelCard.load(out / "README.md").text == text, "what was there is left as it was"
 
 
 def test_what_cannot_be_exported(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ Its normalisation is inside, so that it takes images in [0, 1]; it is in eval mo
 read from safetensors files.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from ..checks import nearest
 from ..hub.load import FOLDER, HUB, load_with_recipe
-from ..hub.weights import HubError
+from ..hub.weights import HubError, weights_digest
 from ..recipe import Recipe, RecipeError
 
 
@@ -110,7 +109,7 @@ def _load(source: str, name: str) -> Subject:
 
 def _subject(name: str, source: str, model: nn.Module, recipe: Recipe, *, has_recipe: bool, is_run: bool) -> Subject:
     classifier = Normalised(model, recipe.mean, recipe.std).eval().requires_grad_(False)
-    return Subject(name, source, classifier, recipe, has_recipe, is_run, _digest(model))
+    return Subject(name, source, classifier, recipe, has_recipe, is_run, weights_digest(model))
 
 
 def _image_recipe(model: nn.Module, source: str) -> Recipe:
@@ -154,11 +153,3 @@ def _names(sources: Sequence[str]) -> list[str]:
             length += 1
         names.append("/".join(own[-length:]))
     return names
-
-
-def _digest(model: nn.Module) -> str:
-    digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]

@@ -1,12 +1,15 @@
 """The model card: what the model is, how to load it, what it scores, and how to train it again."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from ..data.source import HUB_PREFIX
 from ..recipe import Recipe
 
+REPORT = "report"  # folder of the evaluation, in a run and in an export
 # Stands for the repository until a push knows it.
 REPO_PLACEHOLDER = "USER/NAME"
 _FASHION_MNIST = "zalando-datasets/fashion_mnist"
@@ -39,6 +42,7 @@ class Facts:
         config: what config.json holds.
         package: what to import before timm knows the network, None for timm's own.
         report: files of the evaluation, relative to the folder.
+        evaluation: what its report.md says, empty where there is none.
         base_model: the weights that training started from, on the Hub.
     """
 
@@ -47,6 +51,7 @@ class Facts:
     config: dict[str, Any]
     package: str | None
     report: Sequence[str]
+    evaluation: str
     base_model: str | None
 
     @property
@@ -154,11 +159,20 @@ def _scores(facts: Facts) -> str:
     )
     text = f"## Results\n\nOn{part} the split `{recipe.val_split}`, tested once.\n\n" + "\n".join(rows)
     text += "\n\n![curves](curves.png)"
-    pictures = [f"![{name}]({name})" for name in facts.report if name.endswith((".png", ".svg"))]
+    page = _deeper(facts.evaluation)
+    pictures = [f"![{PurePosixPath(name).stem}]({name})" for name in facts.report if name.endswith((".png", ".svg"))]
     tables = [f"- [{name}]({name})" for name in facts.report if not name.endswith((".png", ".svg"))]
     if tables or pictures:
-        text += "\n\n### Evaluation\n\n" + "\n\n".join(["\n".join(tables), *pictures]).strip()
+        parts = [page, *(picture for picture in pictures if picture not in page), "\n".join(tables)]
+        text += "\n\n### Evaluation\n\n" + "\n\n".join(part for part in parts if part)
     return text
+
+
+def _deeper(page: str) -> str:
+    """Return report.md as a part of the card: without its title, and with its pictures where they lie."""
+    page = re.sub(r"^# .*\n+", "", page, count=1)
+    page = re.sub(r"^## ", "#### ", page, flags=re.MULTILINE)
+    return re.sub(r"!\[(\w+)\]\((\w+\.png)\)", rf"![\1]({REPORT}/\2)", page).strip()
 
 
 def _training(facts: Facts) -> str:

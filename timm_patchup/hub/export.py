@@ -24,12 +24,11 @@ from ..data.source import HUB_PREFIX
 from ..recipe import Recipe
 from ..training.curves import draw_curves
 from ..training.run_folder import COLUMNS, RunFolder
-from .card import Facts, make_card
+from .card import REPORT, Facts, make_card
 from .from_run import load_run, network_arguments
 from .privacy import Private, without_comments
-from .weights import WEIGHTS, HubError
+from .weights import WEIGHTS, HubError, weights_digest
 
-REPORT = "report"
 DEFAULT_LICENSE = "apache-2.0"
 _REPORT_TEXT = (".md", ".csv", ".json", ".txt", ".svg")
 
@@ -55,6 +54,7 @@ def export(run_dir: str | Path, out_dir: str | Path, *, license: str | None = No
     _refuse_unfinished(run)
     _refuse_foreign(out)
     model, recipe = load_run(run.path)
+    _refuse_stale(run, model)
     results = run.results()
     private = Private(folders=(run.path, out, Path.cwd()), known=_known_words(recipe, results))
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -97,6 +97,19 @@ def _refuse_foreign(out: Path) -> None:
         raise HubError(f"{out} holds something else, which is left as it is: choose another folder", code=2)
 
 
+def _refuse_stale(run: RunFolder, model: nn.Module) -> None:
+    """Raise HubError where the evaluation is one of other weights, as after training anew."""
+    path = run.path / REPORT / "results.json"
+    try:
+        models = json.loads(path.read_text(encoding="utf-8"))["models"].values()
+        evaluated = [entry["weights"] for entry in models]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or not one of evaluate.py
+        return
+    if weights_digest(model) not in evaluated:
+        again = f"python -m timm_patchup.evaluation --model {run.path} --output {path.parent} --force"
+        raise HubError(f"{path.parent} is of other weights than the run's: remove it, or {again}", code=2)
+
+
 def _known_words(recipe: Recipe, results: dict[str, Any]) -> frozenset[str]:
     """Return the words that the run's files are made of: an optimiser or a class may have the name of the user."""
     keys = recipe.to_dict()
@@ -119,12 +132,15 @@ def _write(folder: Path, run: RunFolder, model: nn.Module, private: Private, lic
     for name in ("summary.csv", "results.json"):
         _write_text(folder / name, private.clean((run.path / name).read_text(encoding="utf-8")))
     _draw(folder, f"{config['architecture']}, {recipe.mix}", results)
+    report = _copy_report(run.path / REPORT, folder / REPORT, private)
+    page = folder / REPORT / "report.md"
     facts = Facts(
         recipe=recipe,
         results=results,
         config=config,
         package=package,
-        report=_copy_report(run.path / REPORT, folder / REPORT, private),
+        report=report,
+        evaluation=page.read_text(encoding="utf-8") if page.is_file() else "",
         base_model=_base_model(base),
     )
     _write_text(folder / "README.md", private.clean(make_card(facts)))

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .card import REPO_PLACEHOLDER
-from .export import REPORT, is_export
+from .card import REPO_PLACEHOLDER, REPORT
+from .export import is_export
 from .failures import explain, no_token
 from .load import REPO, read_config
 from .weights import WEIGHTS, HubError

@@ -1,10 +1,12 @@
 """A network and its weights, strictly: a safetensors file that fits name by name, or one clear line."""
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import timm
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -48,3 +50,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (SafetensorError, OSError, KeyError) as error:
         raise HubError(f"{path} cannot be read, it is damaged: {error}") from error
+
+
+def weights_digest(model: nn.Module) -> str:
+    """Return a short name for the values of all parameters and buffers."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
