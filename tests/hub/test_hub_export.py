@@ -195,7 +195,7 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
     (out / "model.safetensors").rename(out / "pytorch_model.bin")
     with pytest.raises(HubError, match="pickles never are"):
         load(out)
-    with pytest.raises(HubError, match="no such folder; a model of the Hub is USER/NAME"):
+    with pytest.raises(HubError, match="nowhere: no such folder, and no name of the Hub, which is USER/NAME"):
         load("nowhere")
     with pytest.raises(HubError, match="neither a run"):
         load(tmp_path)
