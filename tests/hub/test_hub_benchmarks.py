@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import timm
+import torch
 from timm.models import save_for_hf
 
 from tests.evaluation.evaluating import evaluate_here
@@ -18,6 +19,8 @@ from tests.hub.hub_runs import make_run
 from tests.hub.hub_server import Hub
 from tests.support.datasets_on_disk import write_parquet
 from tests.support.paths import ROOT
+from timm_patchup.data.source import open_source
+from timm_patchup.data.splits import take_stratified
 from timm_patchup.hub import HubError, evaluate, export, fetch
 from timm_patchup.recipe import load_recipe
 
@@ -117,6 +120,35 @@ print(json.dumps([told(name) for name in ("cifar10", "cifar100", "svhn", "tiny_i
         "data set ufldl-stanford/svhn is not in the cache and the Hub cannot be reached or hung up"
     )
     assert gated.startswith("data set zh-plus/tiny-imagenet is gated: accept its terms at https://")
+
+
+def test_a_name_of_timm_on_imagenet(hub: Hub, tmp_path: Path) -> None:
+    """Weights from timm's own repository, images as these weights want them, of the data only the validation set."""
+    name = "test_resnet.r160_in1k"
+    model = timm.create_model(name)
+    save_for_hf(model, tmp_path / "weights", safe_serialization=True)
+    hub.add(f"timm/{name}", {"model.safetensors": (tmp_path / "weights" / "model.safetensors").read_bytes()})
+    folder = write_parquet(tmp_path / "imagenet", {"validation": 12}, classes=1000, size=200)
+    file = "data/validation-00000-of-00001.parquet"
+    hub.add("datasets/ILSVRC/imagenet-1k", {file: (folder / file).read_bytes(), "data/train-0.parquet": b"not read"})
+    words = ["--model", name, "--data", "imagenet", "--limit", 8, "--batch-size", 3, "--output", tmp_path / "report"]
+    done = subprocess.run(
+        [sys.executable, "-m", "timm_patchup.evaluation", *map(str, words), "--threads", "1"],
+        env=environment(hub.endpoint, tmp_path / "cache"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    entry = json.loads((tmp_path / "report" / "results.json").read_text())["suites"]["clean"][name]
+    assert (entry["count"], entry["settings"]["input_size"], entry["settings"]["crop_pct"]) == (8, [3, 160, 160], 0.95)
+    transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+    source = open_source(load_recipe("imagenet_none"), "validation", folder)
+    rows = take_stratified(source.labels, 8, seed=0)
+    with torch.inference_mode():
+        logits = model.eval()(torch.stack([transform(source.image(row)) for row in rows]))
+    loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(source.labels[rows]).long()).item()
+    assert entry["values"]["nll"] == pytest.approx(loss, rel=1e-4)
 
 
 def test_wrong_calls(run: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from .rows import Row, make_rows, number, values_of
 from .suites import SUITES, Suite
 
 # Suites with more numbers than models: numbers go down, models across, as in the paper.
-_TALL = ("affine", "corruptions", "activations", "geometry", "attacks")
+_TALL = ("affine", "fgsm", "corruptions", "activations", "geometry", "attacks")
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}"
     "table{border-collapse:collapse;display:block;overflow-x:auto;margin:1em 0}td,th{border:1px solid #ccc;"
