@@ -46,9 +46,9 @@ def test_console_command_is_the_same(train_script: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
 def test_two_processes(train_script: Path, tmp_path: Path, launcher: str) -> None:
     if launcher == "torchrun":
-        start = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29611"]
+        start = ["torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     else:
-        start = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "29612"]
+        start = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"]
     flags = ["--output", tmp_path / "a", "--mix", "soft_patchup"]
     done = run_command(sys.executable, "-m", *start, "-m", "timm_patchup.launch", train_script, *flags)
     assert done.returncode == 0, done.stderr

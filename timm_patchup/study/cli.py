@@ -30,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = _main(list(sys.argv[1:] if argv is None else argv))
     except RecipeError as error:
         code = complain(COMMAND, error.problems, 2)
+    except KeyboardInterrupt:  # before the first run or after the last: those have the runner's own way to stop
+        code = complain(COMMAND, ["stopped; go on with the same command"], 130)
     except BrokenPipeError:  # whoever read the output is gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
