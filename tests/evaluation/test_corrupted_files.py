@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import constants
 from PIL import Image
 
 from tests.evaluation.evaluating import make_bench, trained
@@ -165,7 +166,6 @@ def test_other_files_are_other_settings(tmp_path: Path) -> None:
 
 def test_a_data_set_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the client's cache, which is where a download ends."""
-    constants = pytest.importorskip("huggingface_hub").constants
     commit = "0" * 40
     repository = tmp_path / "datasets--OWNER--CIFAR-10-C"
     write_arrays(repository / "snapshots" / commit)
@@ -175,7 +175,9 @@ def test_a_data_set_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     opened = open_corrupted("hfds/OWNER/CIFAR-10-C", "fog", 3, like=clean())
     assert (pixels_of(opened) == 3).all()
-    with pytest.raises(DataError, match=r"--corrupted hfds/OWNER/nothing: cannot be read from the Hub: .+"):
+    with pytest.raises(
+        DataError, match=r"--corrupted: data set OWNER/nothing is not in the cache and the Hub cannot be"
+    ):
         open_corrupted("hfds/OWNER/nothing", "fog", 3, like=clean())
 
 

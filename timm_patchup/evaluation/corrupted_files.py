@@ -14,6 +14,7 @@ from PIL import Image
 
 from ..data.source import HUB_PREFIX, DataError, FolderSource, Source
 from ..data.splits import take_stratified
+from ..hub.failures import explain
 from ..recipe import Recipe
 from .images import TestImages
 
@@ -147,8 +148,8 @@ def _folder(where: str) -> Path:
         return Path(where)
     from huggingface_hub import snapshot_download
 
+    repo = where.removeprefix(HUB_PREFIX)
     try:
-        return Path(snapshot_download(where.removeprefix(HUB_PREFIX), repo_type="dataset"))
+        return Path(snapshot_download(repo, repo_type="dataset"))
     except Exception as error:  # whatever the Hub's client and its transport raise
-        text = " ".join(str(error).split())[:200]
-        raise DataError(f"--corrupted {where}: cannot be read from the Hub: {text}") from error
+        raise DataError(f"--corrupted: {explain(error, repo, doing='fetch')}") from error
