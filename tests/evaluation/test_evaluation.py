@@ -222,7 +222,6 @@ def test_ready_corruptions_from_both_layouts(tmp_path: Path) -> None:
 
 
 def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
-    pytest.importorskip("foolbox")
     suites = "clean,affine,fgsm,activations,geometry,attacks"
     flags = ["--model", str(trained()), "--suite", suites, "--limit", "61", "--batch-size", "20"]
     alone = evaluate_here(*flags, "--output", tmp_path / "one")

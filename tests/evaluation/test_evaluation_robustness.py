@@ -3,6 +3,8 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import foolbox
+import imagecorruptions
 import numpy as np
 import pytest
 import timm
@@ -26,7 +28,6 @@ def everything(bench: Bench) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
 
 
 def test_pgd_accuracy_does_not_rise_with_eps(bench: Bench) -> None:
-    foolbox = pytest.importorskip("foolbox")
     target = foolbox.PyTorchModel(bench.subject.classifier, bounds=(0, 1), device="cpu")
     small = make_bench(trained(), limit=150)
     images, labels, _ = everything(small)
@@ -43,7 +44,6 @@ def test_pgd_accuracy_does_not_rise_with_eps(bench: Bench) -> None:
 
 
 def test_attacks(bench: Bench) -> None:
-    pytest.importorskip("foolbox")
     small = make_bench(trained(), limit=40, batch_size=20)
     measured = attacks.measure(small)
     accuracy = 100 - clean.measure(small).values["error"]  # type: ignore[operator]
@@ -67,7 +67,6 @@ def test_an_attack_that_found_nothing_is_no_success(bench: Bench) -> None:
 
 
 def test_random_starts_are_seeded(bench: Bench) -> None:
-    foolbox = pytest.importorskip("foolbox")
     target = foolbox.PyTorchModel(bench.subject.classifier, bounds=(0, 1), device="cpu")
     images, labels, _ = bench.images.spread(4)
     attack = foolbox.attacks.LinfPGD(steps=1, abs_stepsize=0.001, random_start=True)
@@ -87,8 +86,7 @@ def test_median_of_distances() -> None:
 
 
 def test_corruptions_follow_from_seed_and_sample_alone(bench: Bench) -> None:
-    package = pytest.importorskip("imagecorruptions")
-    assert list(corruptions.CORRUPTIONS) == package.get_corruption_names("common")
+    assert list(corruptions.CORRUPTIONS) == imagecorruptions.get_corruption_names("common")
     images, _, rows = bench.images.spread(6)
     state = np.random.get_state()[1].copy()  # type: ignore[union-attr]
     for name in corruptions.CORRUPTIONS:
@@ -103,7 +101,6 @@ def test_corruptions_follow_from_seed_and_sample_alone(bench: Bench) -> None:
 
 
 def test_corruption_errors_add_up(bench: Bench) -> None:
-    pytest.importorskip("imagecorruptions")
     small = make_bench(trained(), limit=20)
     measured = corruptions.measure(small)
     assert len(measured.curves) == 15

@@ -1,7 +1,6 @@
 """Suites on the model itself against slow computations by hand: clean, affine, fgsm, activations, geometry."""
 
 from dataclasses import replace
-from importlib.util import find_spec
 from math import acos, pi
 
 import numpy as np
@@ -231,8 +230,6 @@ def test_no_sample_is_its_own_partner() -> None:
 
 @pytest.mark.parametrize("name", [name for name in SUITES if SUITES[name].values])
 def test_values_have_the_names_that_studies_ask_for(name: str) -> None:
-    if any(find_spec(package) is None for package in SUITES[name].packages):
-        pytest.skip("an optional package is missing")
     measured = SUITES[name].measure(make_bench(trained(), limit=10))
     assert tuple(measured.values) == SUITES[name].values
 
