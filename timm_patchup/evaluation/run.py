@@ -20,8 +20,8 @@ from .suites import SUITES, suite_problems
 if TYPE_CHECKING:
     from .cli import Call
 
-# How a model wants its images; the rest of a recipe says nothing about them.
-_IMAGE_KEYS = ("input_size", "crop_pct", "crop_mode", "interpolation", "crop_padding")
+# How a model wants its images: all that is taken from its recipe, which may be a stranger's.
+_IMAGE_KEYS = ("input_size", "mean", "std", "crop_pct", "crop_mode", "interpolation", "crop_padding")
 
 
 def run(call: "Call") -> Results:
@@ -106,9 +106,10 @@ def _images_of(subjects: list[Subject], data: Recipe, call: "Call") -> dict[str,
     opened: dict[str, TestImages] = {}
     images: dict[str, TestImages] = {}
     for subject in subjects:
-        kind = str([getattr(subject.recipe, key) for key in _IMAGE_KEYS])
+        wanted = {key: getattr(subject.recipe, key) for key in _IMAGE_KEYS}
+        kind = str({key: value for key, value in wanted.items() if key not in ("mean", "std")})  # those are the model's
         if kind not in opened:
-            recipe = Recipe.from_dict(subject.recipe.to_dict() | data_of(data))
+            recipe = Recipe.from_dict(wanted | data_of(data) | {"workers": data.workers})
             opened[kind] = load_images(recipe, data_dir, limit=call.limit, batch_size=call.batch_size)
         images[subject.name] = opened[kind]
     return images
