@@ -52,6 +52,8 @@ def main():
     if args.rank == 0:
         with open(args.output, "w") as f:
             f.write(text)
+    if args.distributed:
+        torch.distributed.destroy_process_group()
 
 if __name__ == "__main__":
     main()

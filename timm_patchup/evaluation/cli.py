@@ -42,9 +42,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         call = read_call(words)
+        from accelerate import PartialState
+
         from .run import run  # torch and the data libraries are needed from here on
 
         run(call)
+        PartialState().destroy_process_group()  # a process that ends with its group's threads alive may be aborted
         code = 0
     except RecipeError as error:
         code = complain(COMMAND, error.problems, 2)
