@@ -1,6 +1,7 @@
 """One evaluation from its call to its report: load the models, open the data, run what is missing, write."""
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..data.loader import fingerprint
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 _IMAGE_KEYS = ("input_size", "mean", "std", "crop_pct", "crop_mode", "interpolation", "crop_padding")
 
 
-def run(call: "Call") -> Results:
-    """Evaluate as the call says, and write the report.
+def run(call: "Call", *, show: Callable[[str], None] = print) -> Results:
+    """Evaluate as the call says, and write the report; ``show`` gets its tables, on the first process.
 
     Raises:
         RecipeError, DataError, EvaluationError, SiteError: the call is wrong.
@@ -57,7 +58,7 @@ def run(call: "Call") -> Results:
     if accelerator.is_main_process:
         lines = write_report(results, baseline=call.baseline)
         results.write()
-        print("\n" + "\n\n".join(lines) + f"\n\n{call.output / 'report.html'}", flush=True)
+        show("\n" + "\n\n".join(lines) + f"\n\n{call.output / 'report.html'}")
     accelerator.wait_for_everyone()
     return results
 

@@ -68,7 +68,7 @@ class Facts:
     @property
     def dataset_title(self) -> str:
         if self.recipe.dataset == "fashion_mini":
-            return "3,000 images of Fashion-MNIST"
+            return "the part of Fashion-MNIST in timm_patchup"
         return self.dataset_id or "local data"
 
 
