@@ -6,7 +6,7 @@ Only what a user meets on the command line belongs here; what a single command d
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
@@ -31,6 +31,16 @@ class Parser(argparse.ArgumentParser):
             elif not before.startswith("-"):  # otherwise it is the value of an unknown flag
                 problems.append(f"unexpected argument {word!r}{data_hint}")
         return given, problems
+
+
+def too_low(given: argparse.Namespace, lowest: Mapping[str, int]) -> list[str]:
+    """Return a line for each number that was given and is below its lowest value."""
+    values = {name: getattr(given, name) for name in lowest}
+    return [
+        f"--{name.replace('_', '-')} must be at least {lowest[name]}, got {value}"
+        for name, value in values.items()
+        if value is not None and value < lowest[name]
+    ]
 
 
 def complain(command: str, problems: Sequence[str], code: int, *, everywhere: bool = False) -> int:

@@ -9,6 +9,16 @@ from timm_patchup.recipe import Recipe, load_recipe
 from timm_patchup.training.build import build_model
 from timm_patchup.training.run_folder import RunFolder
 
+# What every export holds.
+FILES = {
+    "README.md",
+    "config.json",
+    "curves.png",
+    "model.safetensors",
+    "recipe.yaml",
+    "results.json",
+    "summary.csv",
+}
 REPORT = {"corruptions.csv": "name,error\nfog,12.5\n", "affine/rotation.md": "| angle | error |\n"}
 
 

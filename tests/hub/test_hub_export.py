@@ -14,20 +14,11 @@ from PIL.PngImagePlugin import PngInfo
 from safetensors.torch import load_file, save_file
 
 from tests.evaluation.evaluating import evaluate_here
-from tests.hub.hub_runs import REPORT, add_report, make_run
+from tests.hub.hub_runs import FILES, REPORT, add_report, make_run
 from timm_patchup.hub import HubError, export, load
 from timm_patchup.hub.privacy import Private, without_comments
 from timm_patchup.recipe import load_recipe
 
-FILES = {
-    "README.md",
-    "config.json",
-    "curves.png",
-    "model.safetensors",
-    "recipe.yaml",
-    "results.json",
-    "summary.csv",
-}
 NETS = {
     "ours": {},
     "ours with arguments": {"model": "preactresnet18", "model_kwargs": {"final_norm": False}},

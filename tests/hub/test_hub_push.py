@@ -12,22 +12,14 @@ from huggingface_hub import constants
 from safetensors.torch import load_file
 
 from tests.hub.hub_client import Client, environment
+from tests.hub.hub_runs import FILES as EXPORTED
 from tests.hub.hub_runs import add_report, make_run
 from tests.hub.hub_server import TOKEN, Hub
 from tests.support.training import TINY, Ended, command, train_here
 from timm_patchup.hub import export, load
 
 REPO = "USER/NAME"
-FILES = {
-    ".gitattributes",
-    "README.md",
-    "config.json",
-    "curves.png",
-    "model.safetensors",
-    "recipe.yaml",
-    "results.json",
-    "summary.csv",
-}
+FILES = EXPORTED | {".gitattributes"}
 
 
 @pytest.fixture(scope="module")

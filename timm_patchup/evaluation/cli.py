@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..command import Parser, complain
+from ..command import Parser, complain, too_low
 from ..recipe import RecipeError
 
 if TYPE_CHECKING:
@@ -113,10 +113,7 @@ def read_call(words: Sequence[str]) -> Call:
     given, problems = parser.read(words)
     if not given.model:
         problems.append("--model is missing: the folder of a run, hf-hub:USER/NAME, local-dir:DIR or a name of timm")
-    for name, low in (("limit", 1), ("batch_size", 1), ("threads", 1), ("seed", 0), ("attack_steps", 1)):
-        value = getattr(given, name)
-        if value is not None and value < low:
-            problems.append(f"--{name.replace('_', '-')} must be at least {low}, got {value}")
+    problems += too_low(given, {"limit": 1, "batch_size": 1, "threads": 1, "seed": 0, "attack_steps": 1})
     if given.seed >= 2**63:
         problems.append(f"--seed must be below 2**63, got {given.seed}")
     suites = SUITE_NAMES.split(",") if given.suite == "all" else [name.strip() for name in given.suite.split(",")]

@@ -62,7 +62,7 @@ def export(run_dir: str | Path, out_dir: str | Path, *, license: str | None = No
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
-        _write(partial, run, model, private, license)
+        _write(partial, run, model, recipe, results, private, license)
         _search(partial, private)
         _try_with_timm(partial, model)
         if out.exists():
@@ -120,8 +120,15 @@ def _known_words(recipe: Recipe, results: dict[str, Any]) -> frozenset[str]:
     return frozenset(plain) | frozenset(word for name in plain for word in re.split(r"[^A-Za-z0-9]+", name))
 
 
-def _write(folder: Path, run: RunFolder, model: nn.Module, private: Private, license: str | None) -> None:
-    recipe, results = run.recipe(), run.results()
+def _write(
+    folder: Path,
+    run: RunFolder,
+    model: nn.Module,
+    recipe: Recipe,
+    results: dict[str, Any],
+    private: Private,
+    license: str | None,
+) -> None:
     save_file(_plain(model.state_dict()), folder / WEIGHTS, metadata={"format": "pt"})
     base: Any = timm.get_pretrained_cfg(recipe.model) if recipe.pretrained and ":" not in recipe.model else None
     licensed = license or (base.license if base is not None else None) or DEFAULT_LICENSE

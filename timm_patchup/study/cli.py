@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..checks import nearest
-from ..command import Parser, complain
+from ..command import Parser, complain, too_low
 from ..recipe import RecipeError
 from ..threads import share_of_cores
 from ..training.run_folder import RunFolder
@@ -108,10 +108,7 @@ def _problems(asked: argparse.Namespace) -> list[str]:
     problems = []
     if asked.study is None:
         problems.append(f"--study is missing; there are {', '.join(list_studies())}")
-    for name, low in (("seeds", 1), ("limit", 1), ("threads", 1), ("jobs", 0)):
-        value = getattr(asked, name)
-        if value is not None and value < low:
-            problems.append(f"--{name} must be at least {low}, got {value}")
+    problems += too_low(asked, {"seeds": 1, "limit": 1, "threads": 1, "jobs": 0})
     if asked.data_dir is not None and not Path(asked.data_dir).is_dir():
         problems.append(f"--data-dir {asked.data_dir}: no such folder")
     return problems

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..command import Parser, complain
+from ..command import Parser, complain, too_low
 from ..recipe import RecipeError, list_recipes, load_recipe
 from ..recipe.compose import DEFAULT, list_benchmarks, list_recipe_methods
 from ..recipe.flags import add_recipe_flags, given_keys
@@ -142,8 +142,7 @@ def _read_call(namespace: argparse.Namespace) -> tuple[Call, list[str]]:
         problems.append("--resume and --overwrite contradict each other")
     if namespace.push_to_hub is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", namespace.push_to_hub):
         problems.append(f"--push-to-hub is USER/NAME, got {namespace.push_to_hub!r}")
-    if namespace.threads is not None and namespace.threads < 1:
-        problems.append(f"--threads must be at least 1, got {namespace.threads}")
+    problems += too_low(namespace, {"threads": 1})
     if namespace.experiment is not None and Path(namespace.experiment).name != namespace.experiment:
         problems.append(f"--experiment is a name, not a path, got {namespace.experiment!r}; --output takes the folder")
     call = Call(
