@@ -1,10 +1,12 @@
 """Ways to run the training command in tests: in this process, or through the real launch command."""
 
+import csv
 import hashlib
 import io
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,9 @@ class Ended:
     code: int
     out: str
     err: str
+
+
+Train = Callable[..., Ended]
 
 
 def train_here(*flags: object) -> Ended:
@@ -70,6 +75,12 @@ def kill_tree(process: subprocess.Popen) -> None:
             member.kill()
     psutil.wait_procs(tree)
     process.wait()
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    """Return the epochs of a run's summary.csv."""
+    with (folder / "summary.csv").open() as file:
+        return list(csv.DictReader(file))
 
 
 def digests(folder: Path) -> dict[str, str]:

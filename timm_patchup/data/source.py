@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from PIL import Image
 
-from ..network import error_chain, is_transport_trouble
+from ..network import data_set_trouble
 from .embedded import fashion_mini_dir
 
 if TYPE_CHECKING:
@@ -171,26 +171,16 @@ def _config_names(folder: Path) -> list[str]:
 def _load(recipe: "Recipe", path: str, config: str | None, split: str, *, files: list[str] | None = None) -> Any:
     """Call ``datasets.load_dataset``, with what can go wrong in one line each."""
     import datasets
-    from huggingface_hub.errors import GatedRepoError, OfflineModeIsEnabled
 
     on_hub = recipe.dataset.startswith(HUB_PREFIX) and not Path(path).is_dir() and files is None
-    page = f"https://huggingface.co/datasets/{path}"
-    local_way = "or give --data-dir with a local folder in the Hub's layout"
     try:
         return datasets.load_dataset(path, config, split=split, data_files={split: files} if files else None)
     except Exception as error:
         text = " ".join(str(error).split())
-        chain = error_chain(error)
-        if any(isinstance(e, GatedRepoError) for e in chain) or "gated" in text.lower():
-            way = f"accept its terms at {page}, log in with `hf auth login`, {local_way}"
-            raise DataError(f"data set {path} is gated: {way}") from error
-        unreachable = (ConnectionError, OfflineModeIsEnabled, TimeoutError)
-        if on_hub and (any(isinstance(e, unreachable) for e in chain) or is_transport_trouble(chain)):
-            way = f"check the network (HF_HUB_OFFLINE, HF_ENDPOINT), {local_way}"
-            raise DataError(f"data set {path} is not in the cache and the Hub cannot be reached: {way}") from error
+        trouble = data_set_trouble(error, path) if on_hub else None
+        if trouble is not None:
+            raise DataError(f"{trouble}, or give --data-dir with a local folder in the Hub's layout") from error
         if isinstance(error, datasets.exceptions.DatasetNotFoundError):
-            if on_hub:
-                raise DataError(f"no data set {path} on the Hub, or no right to see it: {page}, {local_way}") from error
             raise DataError(f"{path} holds no data set: parquet files like data/train-*.parquet are needed") from error
         if isinstance(error, ValueError) and "split" in text.lower():
             raise DataError(f"{path} has no split {split!r}: {text[:200]}") from error

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..command import Parser, complain
+from ..network import is_repo_name
 from .export import export, is_export
-from .load import REPO
 from .push import files_of, push
 from .weights import HubError
 
@@ -55,7 +55,7 @@ def make_parser() -> Parser:
 
 
 def _run(call: argparse.Namespace) -> int:
-    if not REPO.fullmatch(call.repo):
+    if not is_repo_name(call.repo):
         raise HubError(f"--repo is USER/NAME, got {call.repo!r}", code=2)
     folder = call.run_dir
     if not is_export(folder):

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from ..network import error_chain, is_transport_trouble
+from ..network import data_set_trouble, error_chain, is_unreachable
 from .privacy import Private
 from .weights import HubError
 
@@ -21,7 +21,7 @@ def explain(error: BaseException, repo: str, *, doing: Literal["push", "load", "
     if any(isinstance(e, errors.LocalTokenNotFoundError) for e in chain):
         return no_token()
     if doing == "fetch":
-        return _not_fetched(error, chain, repo)
+        return _not_fetched(error, repo)
     if isinstance(error, errors.HFValidationError):
         return HubError(f"--repo is USER/NAME as the Hub allows it, got {repo!r}", code=2)
     status = next((e.response.status_code for e in chain if isinstance(e, errors.HfHubHTTPError)), None)
@@ -35,7 +35,7 @@ def explain(error: BaseException, repo: str, *, doing: Literal["push", "load", "
         return HubError(f"{repo} lacks config.json or model.safetensors: only safetensors are loaded, never a pickle")
     if status is not None:
         return HubError(_of_status(status, text, repo))
-    if _is_unreachable(chain):
+    if is_unreachable(chain):
         if doing == "load":
             return HubError(f"{repo} is not in the cache and the Hub cannot be reached: check the network, HF_ENDPOINT")
         return HubError(f"the Hub cannot be reached or hung up (check the network, HF_HUB_OFFLINE); {_AGAIN}")
@@ -44,19 +44,12 @@ def explain(error: BaseException, repo: str, *, doing: Literal["push", "load", "
     return HubError(f"{doing} of {repo} failed: {type(error).__name__}: {text[:300]}")
 
 
-def _not_fetched(error: BaseException, chain: list[BaseException], repo: str) -> HubError:
-    from huggingface_hub import errors
-
-    page = f"https://huggingface.co/datasets/{repo}"
-    if isinstance(error, errors.GatedRepoError):
-        return HubError(f"data set {repo} is gated: accept its terms at {page} and log in with `hf auth login`")
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return HubError(f"no data set {repo} on the Hub, or no right to see it: {page}")
+def _not_fetched(error: BaseException, repo: str) -> HubError:
     if isinstance(error, OSError) and error.filename is not None:
         return HubError(f"cannot write the data: {error.strerror}")
-    if _is_unreachable(chain) or any(isinstance(e, errors.HfHubHTTPError) for e in chain):
-        way = "check the network (HF_HUB_OFFLINE, HF_ENDPOINT), then the same call goes on"
-        return HubError(f"data set {repo} is not in the cache and the Hub cannot be reached or hung up: {way}")
+    trouble = data_set_trouble(error, repo)
+    if trouble is not None:
+        return HubError(trouble)
     text = Private().clean(" ".join(str(error).split()))
     return HubError(f"data set {repo} cannot be fetched: {type(error).__name__}: {text[:300]}")
 
@@ -85,10 +78,3 @@ def _of_status(status: int, text: str, repo: str) -> str:
 def _no_room(repo: str) -> str:
     way = "free some or get more at https://huggingface.co/settings/billing, or choose another --repo, then push again"
     return f"the account of {repo} has no room left: {way}"
-
-
-def _is_unreachable(chain: list[BaseException]) -> bool:
-    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
-
-    plain = (ConnectionError, TimeoutError, LocalEntryNotFoundError, OfflineModeIsEnabled)
-    return any(isinstance(e, plain) for e in chain) or is_transport_trouble(chain)

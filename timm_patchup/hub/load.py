@@ -5,7 +5,6 @@ network: nothing is ever unpickled and no configuration can name another file to
 """
 
 import json
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +13,12 @@ from typing import Any
 import timm
 from torch import nn
 
+from ..network import is_repo_name
 from ..recipe import Recipe
 from .from_run import SOURCES, load_run, read_recipe
 from .weights import WEIGHTS, HubError, build, fill, read_weights
 
 HUB, FOLDER = "hf-hub:", "local-dir:"
-REPO = re.compile(r"[\w.-]+/[\w.-]+")
 RECIPE = "recipe.yaml"
 # Of a stored pretrained_cfg only what describes network, images and classes is taken over.
 _DESCRIPTION = (
@@ -91,7 +90,7 @@ def find(name_or_dir: str | Path) -> str:
         return name
     if Path(name).is_dir():
         return FOLDER + name
-    if not REPO.fullmatch(name.split("@")[0]):
+    if not is_repo_name(name.split("@")[0]):
         raise HubError(f"{name}: no such folder, and no name of the Hub, which is USER/NAME", code=2)
     return HUB + name
 
@@ -104,7 +103,7 @@ def load_with_recipe(source: str) -> Loaded:
     """
     if source.startswith(HUB):
         name = source.removeprefix(HUB)
-        if not REPO.fullmatch(name.split("@")[0]):
+        if not is_repo_name(name.split("@")[0]):
             raise HubError(f"{source}: a model of the Hub is USER/NAME", code=2)
         return _load_export(_download(name), name)
     folder = Path(source.removeprefix(FOLDER))

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..network import is_repo_name
 from .card import REPO_PLACEHOLDER, REPORT
 from .export import is_export
 from .failures import explain, no_token
-from .load import REPO, read_config
+from .load import read_config
 from .weights import WEIGHTS, HubError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def push(
     folder = Path(out_dir)
     if not is_export(folder):
         raise HubError(f"{folder} holds no export: make one with timm_patchup.hub.export(run_dir, out_dir)", code=2)
-    if not REPO.fullmatch(repo):
+    if not is_repo_name(repo):
         raise HubError(f"--repo is USER/NAME, got {repo!r}", code=2)
     files = files_of(folder, repo)
     from huggingface_hub import HfApi, get_token

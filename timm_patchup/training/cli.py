@@ -5,7 +5,6 @@ Exit codes: 0 done, 1 the run failed, 2 the call was wrong and nothing was writt
 
 import argparse
 import errno
-import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..command import Parser, complain, too_low
+from ..network import is_repo_name
 from ..recipe import RecipeError, list_recipes, load_recipe
 from ..recipe.compose import DEFAULT, list_benchmarks, list_recipe_methods
 from ..recipe.flags import add_recipe_flags, given_keys
@@ -140,7 +140,7 @@ def _read_call(namespace: argparse.Namespace) -> tuple[Call, list[str]]:
             problems.append(f"--track {name} needs its package: pip install 'timm-patchup[tracking]'")
     if namespace.resume and namespace.overwrite:
         problems.append("--resume and --overwrite contradict each other")
-    if namespace.push_to_hub is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", namespace.push_to_hub):
+    if namespace.push_to_hub is not None and not is_repo_name(namespace.push_to_hub):
         problems.append(f"--push-to-hub is USER/NAME, got {namespace.push_to_hub!r}")
     problems += too_low(namespace, {"threads": 1})
     if namespace.experiment is not None and Path(namespace.experiment).name != namespace.experiment:

@@ -1,0 +1,83 @@
+"""Every option of a recipe that changes how a run trains: each trains, and none is without effect."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.support.training import TINY, Train, rows, train_here
+
+OPTIONS = {
+    "average": ["--model-ema", "--model-ema-decay", "0.9"],
+    "average with warm-up": ["--model-ema", "--model-ema-warmup"],
+    "bf16": ["--amp"],
+    "compiled": ["--torchcompile", "aot_eager"],
+    "channels_last": ["--channels-last"],
+    "checkpointing": ["--grad-checkpointing"],
+    "clipped": ["--clip-grad", "0.1"],
+    "clipped values": ["--clip-grad", "0.1", "--clip-mode", "value"],
+    "agc": ["--clip-grad", "0.01", "--clip-mode", "agc"],
+    "adamw on updates": ["--opt", "adamw", "--lr", "1e-3", "--sched-on-updates", "--warmup-epochs", "1"],
+    "step": ["--sched", "step", "--decay-epochs", "1"],
+    "constant": ["--sched", "none"],
+    "smoothed bce": ["--smoothing", "0.1", "--loss", "bce"],
+    "authors' loss": ["--loss", "bce_softmax"],
+    "augmented": ["--aa", "rand-m5", "--reprob", "0.5", "--color-jitter", "0.4", "--workers", "1"],
+    "timm's crops": ["--crop-padding", "none", "--drop", "0.1"],
+    "grey": ["--input-size", "1", "28", "28", "--mean", "0.3", "--std", "0.3"],
+    "another model": ["--model", "test_resnet", "--mix", "soft_patchup"],
+    "seldom validated": ["--val-interval", "2", "--eval-metric", "loss"],
+    "nothing held out": ["--val-fraction", "0"],
+    "all at once": [
+        *("--model-ema", "--amp", "--torchcompile", "aot_eager", "--channels-last", "--grad-checkpointing"),
+        *("--clip-grad", "1", "--smoothing", "0.1", "--grad-accum-steps", "2", "--warmup-epochs", "1"),
+    ],
+}
+
+
+# Options that change how the weights are computed, and not what they are.
+SAME_WEIGHTS = {"compiled", "channels_last", "checkpointing"}
+
+
+@pytest.fixture(scope="module")
+def plain_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plain")
+    assert train_here(*TINY, "--output", folder, "--experiment", "a").code == 0
+    return folder / "a"
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_train(train: Train, tmp_path: Path, plain_run: Path, name: str) -> None:
+    ended = train("--experiment", "a", *OPTIONS[name])
+    assert ended.code == 0, ended.err
+    losses = [[float(row["train_loss"]) for row in rows(folder)] for folder in (tmp_path / "a", plain_run)]
+    assert all(math.isfinite(loss) for loss in losses[0])
+    if name in SAME_WEIGHTS:
+        assert losses[0] == pytest.approx(losses[1], rel=2e-2), "but for rounding, which training enlarges"
+    else:
+        changed = (tmp_path / "a" / "summary.csv").read_text() != (plain_run / "summary.csv").read_text()
+        assert changed, "the option was not without effect"
+
+
+def test_what_an_average_run_keeps_is_the_average(train: Train, tmp_path: Path) -> None:
+    # Nothing is held out, so what is kept is the last epoch's.
+    assert train("--experiment", "a", *OPTIONS["average"], *OPTIONS["nothing held out"]).code == 0
+    assert json.loads((tmp_path / "a" / "results.json").read_text())["weights"] == "average (EMA)"
+    newest = sorted((tmp_path / "a" / "checkpoints").glob("step-*"))[-1]
+    kept = load_file(tmp_path / "a" / "model.safetensors")
+    average, model = load_file(newest / "ema.safetensors"), load_file(newest / "model.safetensors")
+    assert all(torch.equal(kept[key], average[key]) for key in kept)
+    assert any(not torch.equal(kept[key], model[key]) for key in kept)
+
+
+def test_accumulation_changes_nothing_but_rounding(train: Train, tmp_path: Path) -> None:
+    """Without norms over the batch, four pieces of a batch give the gradient of the whole."""
+    flags = ["--mix", "none", "--model", "test_convnext", "--lr", 0.01]
+    assert train("--experiment", "whole", *flags).code == 0
+    assert train("--experiment", "pieces", *flags, "--grad-accum-steps", 4).code == 0
+    whole, pieces = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "pieces"))
+    for key in whole:
+        torch.testing.assert_close(pieces[key], whole[key], rtol=1e-3, atol=1e-5)

@@ -1,0 +1,57 @@
+"""Several processes: they train what one would, and those that cannot are refused."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.support.training import TINY, TWO_PROCESSES, environment, launch, rows
+
+
+def test_two_processes_equal_one(tmp_path: Path) -> None:
+    """The same batches, and without norms over the batch the same weights but for rounding."""
+    flags = [*TINY, "--mix", "none", "--model", "test_convnext", "--lr", 0.01]
+    flags += ["--output", tmp_path, "--reprob", 0.5]
+    one = launch(*flags, "--experiment", "one", launcher=True)
+    two = launch(*flags, "--experiment", "two", processes=2)
+    assert (one.code, two.code) == (0, 0), two.err
+    assert "batch 20 = 2 processes x 10 images, 5 updates an epoch" in two.out
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    for key in first:
+        torch.testing.assert_close(second[key], first[key], rtol=1e-3, atol=1e-5)
+    for mine, theirs in zip(rows(tmp_path / "one"), rows(tmp_path / "two")):
+        assert {key: float(mine[key]) for key in mine} == pytest.approx(
+            {key: float(theirs[key]) for key in theirs}, rel=1e-3
+        )
+    results = [json.loads((tmp_path / name / "results.json").read_text())["test"] for name in ("one", "two")]
+    assert results[0] == pytest.approx(results[1], rel=1e-4)
+    assert results[1]["count"] == 100
+
+
+def test_an_odd_batch_cannot_be_shared_by_two(tmp_path: Path) -> None:
+    ended = launch(*TINY, "--batch-size", 25, "--output", tmp_path, processes=2)
+    assert ended.code != 0
+    assert (
+        "batch_size 25 cannot be divided by 2 processes x 1 accumulation steps: give --batch-size 24 or 26" in ended.err
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_processes_that_do_not_know_of_each_other_are_refused(tmp_path: Path) -> None:
+    """A script that does not take the CPU itself gets two lone processes from this launch: seen, and refused."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from timm_patchup.training import build\n"
+        "from timm_patchup.training.cli import main\n"
+        "build._has_accelerator = lambda: True\n"
+        f"main({[*TINY, '--output', str(tmp_path / 'out')]!r})\n"
+    )
+    words = [sys.executable, "-m", "accelerate.commands.launch", *TWO_PROCESSES, str(script)]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=300)
+    assert done.returncode != 0
+    assert "2 processes were started that do not know of each other (Accelerate sees 1)" in done.stderr
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,132 @@
+"""A whole run through the command: what it leaves behind, and that its files tell the truth."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from accelerate import Accelerator
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from tests.support.datasets_on_disk import write_image_folder, write_parquet
+from tests.support.training import Train, digests, rows
+from timm_patchup.data.loader import load_data
+from timm_patchup.recipe import load_recipe
+from timm_patchup.training.evaluate import evaluate
+
+
+def test_what_a_run_leaves_behind(train: Train, tmp_path: Path) -> None:
+    ended = train("--experiment", "a")
+    assert ended.code == 0, ended.err
+    folder = tmp_path / "a"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "checkpoints",
+        "curves.png",
+        "model.safetensors",
+        "recipe.yaml",
+        "results.json",
+        "summary.csv",
+    ]
+    assert "batch 20 = 1 process x 20 images, 5 updates an epoch" in ended.out
+    assert "| a " in ended.out
+    assert [row["epoch"] for row in rows(folder)] == ["1", "2"]
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+    results = json.loads((folder / "results.json").read_text())
+    assert results["test"]["count"] == 100
+    assert results["test"]["error"] == pytest.approx(100 - results["test"]["top1"])
+    best = max(rows(folder), key=lambda row: (float(row["val_top1"]), int(row["epoch"])))
+    assert str(results["best_epoch"]) == best["epoch"], "the latest of the best epochs on validation"
+
+
+def test_the_weights_are_those_that_were_tested(train: Train, tmp_path: Path) -> None:
+    """Load them with plain timm, evaluate by hand, and compare with the results of the run."""
+    assert train("--experiment", "a").code == 0
+    recipe = load_recipe(tmp_path / "a" / "recipe.yaml")
+    model = timm.create_model(recipe.model, num_classes=10, **recipe.model_kwargs)
+    model.load_state_dict(load_file(tmp_path / "a" / "model.safetensors"))
+    data = load_data(recipe)
+    images = data.test.images.float() / 255
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (recipe.mean, recipe.std))
+    with torch.inference_mode():
+        output = model.eval()((images - mean) / std).double()
+    labels = data.test.labels
+    right = (output.argmax(dim=1) == labels).double().mean().item()
+    loss = -output.log_softmax(dim=1)[torch.arange(len(labels)), labels].mean().item()
+    test = json.loads((tmp_path / "a" / "results.json").read_text())["test"]
+    assert test["top1"] == pytest.approx(100 * right)
+    assert test["loss"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_the_recipe_of_a_run_repeats_it(train: Train, tmp_path: Path) -> None:
+    assert train("--experiment", "a", "--seed", 3, "--mix-gamma", 0.4).code == 0
+    from_file = ["--recipe", tmp_path / "a" / "recipe.yaml", "--experiment", "b"]
+    assert train(*from_file).code == 0
+    first, second = digests(tmp_path / "a"), digests(tmp_path / "b")
+    assert first.pop("recipe.yaml") != second.pop("recipe.yaml"), "its first line names the run"
+    assert first == second
+    assert train("--experiment", "c", "--seed", 4, "--mix-gamma", 0.4).code == 0
+    assert digests(tmp_path / "c")["model.safetensors"] != first["model.safetensors"]
+
+
+def test_no_file_tells_where_it_was_made(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_parquet(tmp_path / "telling-name", {"train": 100, "test": 40})
+    monkeypatch.setenv("HF_TOKEN", "hf_secretsecretsecret")
+    assert train("--experiment", "a", "--data-dir", folder).code == 0
+    secrets = [str(tmp_path), "telling-name", "hf_secret", str(Path.home()), os.uname().nodename]
+    files = [path for path in (tmp_path / "a").rglob("*") if path.is_file()]
+    assert len(files) >= 9
+    for path in files:
+        content = path.read_bytes()
+        for secret in secrets:
+            if len(secret) > 5:
+                assert secret.encode() not in content, (path.name, secret)
+
+
+def test_weights_hold_no_metadata_of_the_machine(train: Train, tmp_path: Path) -> None:
+    assert train("--experiment", "a").code == 0
+    with safe_open(tmp_path / "a" / "model.safetensors", "pt") as file:
+        assert set(file.metadata() or {}) <= {"format"}
+
+
+def test_nothing_is_chosen_where_nothing_is_held_out(train: Train, tmp_path: Path) -> None:
+    assert train("--experiment", "a", "--val-fraction", 0, "--epochs", 3).code == 0
+    results = json.loads((tmp_path / "a" / "results.json").read_text())
+    assert (results["best_epoch"], results["chosen_on"]) == (3, "nothing: the last epoch")
+    newest = sorted((tmp_path / "a" / "checkpoints").glob("step-*"))[-1]
+    kept, last = load_file(tmp_path / "a" / "model.safetensors"), load_file(newest / "model.safetensors")
+    assert all(torch.equal(kept[key], last[key]) for key in kept)
+
+
+def test_image_folders_train(train: Train, tmp_path: Path) -> None:
+    folder = write_image_folder(tmp_path / "images", {"train": 60, "val": 9})
+    flags = ["--data-dir", folder, "--num-classes", 3, "--crop-padding", "none", "--val-split", "validation"]
+    ended = train("--experiment", "a", *flags, "--lighting", 0.1, "--color-jitter", 0.4)
+    assert ended.code == 0, ended.err
+    assert "54 train, 6 val (held out of train), 9 test" in ended.out
+
+
+def test_metrics_count_every_sample_once() -> None:
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+    images, labels = torch.randn(11, 1, 2, 2), torch.randint(3, (11,))
+    metrics = evaluate(model, [(images[:7], labels[:7]), (images[7:], labels[7:])], Accelerator(cpu=True))
+    output = model(images).double()
+    assert metrics.count == 11
+    assert metrics.top1 == pytest.approx(100 * (output.argmax(1) == labels).double().mean().item())
+    assert metrics.top5 == 100.0, "among three classes"
+    assert metrics.loss == pytest.approx(torch.nn.functional.cross_entropy(output, labels).item(), rel=1e-6)
+    assert model.training
+
+
+def test_trackers_get_every_epoch(train: Train, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert train("--experiment", "a", "--track", "tensorboard").code == 0
+    logs = next((tmp_path / "a" / "logs").rglob("events.out.tfevents.*")).parent
+    events = EventAccumulator(str(logs))
+    events.Reload()
+    written = [float(row["train_loss"]) for row in rows(tmp_path / "a")]
+    assert [event.value for event in events.Scalars("train_loss")] == pytest.approx(written)
+    assert len(events.Scalars("test_error")) == 1

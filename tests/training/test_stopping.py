@@ -1,0 +1,64 @@
+"""Ways a run ends before its last epoch: signals, a full disk, a loss that is not finite."""
+
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.training import TINY, Train, command, digests, environment
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen, seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_a_checkpoint_to_go_on_from(
+    train: Train, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    flags = ["--limit", 100, "--batch-size", 20, "--epochs", 12, "--threads", 1, "--output", tmp_path]
+    words = command(*flags, "--experiment", "a")
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    wait_for(lambda: any((tmp_path / "a" / "checkpoints").glob("step-*")), process)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert f"stopped by {number.name}; checkpoint step-" in err
+    assert "Traceback" not in err
+    assert train(*flags, "--experiment", "a", "--resume").code == 0
+    assert train(*flags, "--experiment", "b").code == 0
+    for name in ("model.safetensors", "summary.csv"):
+        assert digests(tmp_path / "a")[name] == digests(tmp_path / "b")[name]
+
+
+def test_a_full_disk_ends_in_one_line_and_loses_nothing(train: Train, tmp_path: Path) -> None:
+    """A limit on the size of files stands in for a full disk: the write itself fails, wherever it comes."""
+    flags = [*TINY, "--output", tmp_path, "--experiment", "a"]
+    done = subprocess.run(
+        command(*flags, "--epochs", 3, "--opt", "adamw", "--model-ema", "--checkpoint-hist", 5),
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=300,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000)),
+    )
+    assert done.returncode == 1
+    assert "train.py: cannot write: File too large; the last good checkpoint stands" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "a" / "checkpoints").glob("*partial*"))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(train: Train, tmp_path: Path) -> None:
+    ended = train("--experiment", "a", "--lr", 1e12, "--warmup-epochs", 1, "--warmup-lr", 1e-3, "--epochs", 3)
+    assert ended.code == 1
+    assert "the loss is not finite at update " in ended.err
+    assert "last good checkpoint: step-00000005" in ended.err
+    assert sorted(path.name for path in (tmp_path / "a" / "checkpoints").glob("step-*")) == ["step-00000005"]
