@@ -191,6 +191,28 @@ def test_evaluation_follows_the_training() -> None:
     )
 
 
+def test_corrupted_files_are_handed_on_and_have_reports_of_their_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    study = load_study("corruptions")
+    run = study.runs(1)[0]
+    made, ready = Options(tmp_path), Options(tmp_path, corrupted=f"{tmp_path}/files/Tiny-C/")
+    assert "--corrupted" not in commands(study, run, made)[1]
+    assert commands(study, run, ready)[1][-2:] == ["--corrupted", f"{tmp_path}/files/Tiny-C/"]
+    assert ready.report(run) == tmp_path / "reports_Tiny-C" / run.name != made.report(run)
+    assert Options(tmp_path, corrupted="hfds/someone/tiny-c").reports.name == "reports_tiny-c"
+
+    words = ["--seeds", 1, "--output", tmp_path / "out", "--dry-run", "--corrupted"]
+    assert study_here("--study", "corruptions", *words, tmp_path) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 21
+    assert all(line.endswith(f"--corrupted {tmp_path}") for line in lines)
+    assert study_here("--study", "affine", *words, tmp_path) == 2
+    assert "--corrupted is for suite corruptions, which affine does not have" in capsys.readouterr().err
+    assert study_here("--study", "corruptions", *words, tmp_path / "none") == 2
+    assert "none: no such folder; a data set of the Hub is hfds/OWNER/NAME" in capsys.readouterr().err
+
+
 def test_local_data(tmp_path: Path) -> None:
     cifar, scarce = load_study("cifar"), load_study("cifar10_scarce")
     assert data_flags(scarce.runs(1)[0], scarce, tmp_path) == ["--data-dir", tmp_path.as_posix()]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..checks import nearest
 from ..command import Parser, complain, too_low
+from ..data.source import HUB_PREFIX
 from ..recipe import RecipeError
 from ..threads import share_of_cores
 from ..training.run_folder import RunFolder
@@ -55,6 +56,11 @@ def make_parser() -> Parser:
     parser.add_argument("--limit", type=int, metavar="N", help="use so many samples of each split, for a dry try")
     parser.add_argument("--output", metavar="DIR", default="studies", help="the study is DIR/NAME/; default studies")
     parser.add_argument("--data-dir", metavar="DIR", help="local data, or a folder that holds one for each data set")
+    parser.add_argument(
+        "--corrupted",
+        metavar="DIR|hfds/OWNER/NAME",
+        help="suite corruptions: ready files, not made on the fly",
+    )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time; 0 only collects; default 1")
     parser.add_argument("--threads", type=int, metavar="N", help="threads of each run; default its share of the cores")
     parser.add_argument("--dry-run", action="store_true", help="print the commands that are left, one line a run")
@@ -78,10 +84,11 @@ def _main(words: list[str]) -> int:
         data_dir=None if asked.data_dir is None else Path(asked.data_dir),
         threads=asked.threads if asked.dry_run or asked.jobs < 2 else asked.threads or share_of_cores(asked.jobs),
         extra=tuple(extra),
+        corrupted=asked.corrupted,
     )
     extra_keys(options.extra)
     runs = study.runs(seeds)
-    _check_evaluation(study, runs_here=bool(asked.jobs) and not asked.dry_run)
+    _check_evaluation(study, options, runs_here=bool(asked.jobs) and not asked.dry_run)
     _check_recipes(runs, options)
     check_finished(runs, options)
     left = [run for run in runs if not is_done(study, run, options)]
@@ -111,11 +118,16 @@ def _problems(asked: argparse.Namespace) -> list[str]:
     problems += too_low(asked, {"seeds": 1, "limit": 1, "threads": 1, "jobs": 0})
     if asked.data_dir is not None and not Path(asked.data_dir).is_dir():
         problems.append(f"--data-dir {asked.data_dir}: no such folder")
+    if asked.corrupted is not None and not (asked.corrupted.startswith(HUB_PREFIX) or Path(asked.corrupted).is_dir()):
+        problems.append(f"--corrupted {asked.corrupted}: no such folder; a data set of the Hub is hfds/OWNER/NAME")
     return problems
 
 
-def _check_evaluation(study: Study, *, runs_here: bool) -> None:
+def _check_evaluation(study: Study, options: Options, *, runs_here: bool) -> None:
     """Refuse suites and values that do not exist, and missing packages: nobody waits for a training to hear that."""
+    ready = options.corrupted is not None
+    if ready and not any(part.suite == "corruptions" for part in study.evaluation):
+        raise RecipeError([f"--corrupted is for suite corruptions, which {study.name} does not have"])
     if not study.evaluation:
         return
     from ..evaluation.suites import SUITES, suite_problems  # not for studies that only train: it is slow to import
@@ -123,7 +135,7 @@ def _check_evaluation(study: Study, *, runs_here: bool) -> None:
     problems = []
     for part in study.evaluation:
         if part.suite not in SUITES or runs_here:
-            problems += [f"{study.name}: {problem}" for problem in suite_problems([part.suite])]
+            problems += [f"{study.name}: {problem}" for problem in suite_problems([part.suite], ready_files=ready)]
         known = SUITES[part.suite].values if part.suite in SUITES else ()
         for value in part.values:
             if known and value not in known:
@@ -176,7 +188,7 @@ def _run(
     print("\n" + "\n".join(table(rows)))
     print(f"\n{options.folder}/: results.md, results.csv, results.png")
     if study.evaluation:
-        print(f"{options.folder}/reports/: the evaluation of each run, with its settings")
+        print(f"{options.reports}/: the evaluation of each run, with its settings")
     if stopped:
         print(f"stopped with {done} of {len(runs)} runs done; go on with the same command")
         return 128 + stopped
@@ -198,6 +210,7 @@ def _shown_command(study: Study, asked: argparse.Namespace, options: Options) ->
     words = ["python", "scripts/study.py", "--study", study.name]
     words += [] if asked.seeds is None else ["--seeds", str(asked.seeds)]
     words += [] if options.limit is None else ["--limit", str(options.limit)]
+    words += [] if options.corrupted is None else ["--corrupted", options.corrupted_name]
     return shlex.join(words + (["--", *options.extra] if options.extra else []))
 
 

@@ -36,6 +36,7 @@ class Options:
         data_dir: folder of local data, None for the Hub.
         threads: threads of each process, None to leave it to the training command.
         extra: more flags of the training command.
+        corrupted: ready files of corrupted test images, None to make them on the fly.
     """
 
     folder: Path
@@ -43,13 +44,24 @@ class Options:
     data_dir: Path | None = None
     threads: int | None = None
     extra: tuple[str, ...] = ()
+    corrupted: str | None = None
 
     @property
     def runs(self) -> Path:
         return self.folder / "runs"
 
+    @property
+    def reports(self) -> Path:
+        """Reports on ready files lie beside those on images made on the fly: neither is taken for the other."""
+        return self.folder / ("reports" if self.corrupted is None else f"reports_{self.corrupted_name}")
+
+    @property
+    def corrupted_name(self) -> str:
+        """What tables call the ready files: the end of their name, never the path to them."""
+        return Path(self.corrupted or "").resolve().name
+
     def report(self, run: Run) -> Path:
-        return self.folder / "reports" / run.name
+        return self.reports / run.name
 
     def log(self, run: Run) -> Path:
         return self.folder / "logs" / f"{run.name}.log"
@@ -103,6 +115,7 @@ def commands(study: Study, run: Run, options: Options) -> list[list[str]]:
     report = ["--output", options.report(run).as_posix()]
     suites = ["--suite", ",".join(part.suite for part in study.evaluation)]
     evaluation = ["python", "-m", "timm_patchup.evaluation", "--model", model, *suites, *report, *shared]
+    evaluation += [] if options.corrupted is None else ["--corrupted", options.corrupted]
     return [training, evaluation]
 
 
