@@ -1,11 +1,18 @@
-"""Writing files whole or not at all: a reader never sees half of one, and a write that fails leaves the old one."""
+"""Writing files whole or not at all; and names for folders that do not tell where they lie."""
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 PARTIAL = ".partial-"
+
+
+def anonymous_name(path: str | Path) -> str:
+    """Return a name that tells a folder from others of the same name, and not where it lies: ``cifar10-c-1f3870be``."""
+    resolved = Path(path).resolve()
+    return f"{resolved.name}-{hashlib.sha256(str(resolved).encode()).hexdigest()[:8]}"
 
 
 @contextmanager

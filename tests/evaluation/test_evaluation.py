@@ -2,9 +2,11 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from timm.models import save_for_hf
 
+from tests.support.datasets_on_disk import write_parquet
 from tests.support.paths import ROOT
 from tests.support.training import TWO_PROCESSES, environment
 from timm_patchup.evaluation import clean, suites
@@ -20,7 +23,7 @@ from timm_patchup.evaluation.corruptions import CORRUPTIONS
 from timm_patchup.evaluation.report import corruption_errors
 from timm_patchup.evaluation.results import Results
 from timm_patchup.evaluation.rows import Number, make_rows, number, values_of
-from timm_patchup.recipe import load_recipe
+from timm_patchup.recipe import Recipe, load_recipe
 
 from .evaluating import evaluate_here, make_bench, refused, trained
 
@@ -155,12 +158,22 @@ def test_rows_of_one_seed_are_not_averaged(tmp_path: Path) -> None:
     for name, seed, changes in (("a", 0, {}), ("b", 0, {}), ("c", 1, {"workers": 2}), ("d", 2, {"lr": 0.3})):
         described = {"method": "none", "architecture": "net", "seed": seed}
         results.models[name] = described | {"recipe": recipe | {"seed": seed} | changes}
-    assert [row.members for row in make_rows(results)] == [("a", "c"), ("b",), ("d",)]
+    alike = {"settings": {"steps": 7}, "seed": 0}
+    entries = {name: alike | {"values": {"both": 1.0, "distance": 2.0}} for name in "abcd"}
+    results.suites["attacks"] = entries
+    assert [row.members for row in make_rows(results, "attacks")] == [("a", "c"), ("b",), ("d",)]
+    assert make_rows(results, "clean") == []
     assert number([1.0, 3.0]) == Number(2.0, pytest.approx(2**0.5))
     assert number([1.0]) == Number(1.0)
-    entries = {name: {"values": {"both": 1.0, "distance": value}} for name, value in (("a", 2.0), ("c", None))}
-    values = values_of(make_rows(results)[0], entries)
+    entries["c"] = alike | {"values": {"both": 1.0, "distance": None}}
+    values = values_of(make_rows(results, "attacks")[0], entries)
     assert values == {"both": Number(1.0, 0.0), "distance": None}, "no mean of some of the seeds"
+    for changed in ({"settings": {"steps": 9}}, {"seed": 1}):
+        results.suites["attacks"] = entries | {"c": entries["c"] | changed}
+        rows = make_rows(results, "attacks")
+        assert [row.members for row in rows] == [("a",), ("b",), ("c",), ("d",)], "measured in different ways"
+    results.suites["attacks"] = {"c": entries["c"]}
+    assert [row.label for row in make_rows(results, "attacks")] == ["c"], "of two seeds one was measured"
 
 
 def test_mce_against_a_named_baseline(tmp_path: Path) -> None:
@@ -168,11 +181,45 @@ def test_mce_against_a_named_baseline(tmp_path: Path) -> None:
     for name, value in (("base", 200.0), ("own", 100.0)):
         results.models[name] = {}
         values = dict.fromkeys(CORRUPTIONS, value)
-        results.suites.setdefault("corruptions", {})[name] = {"values": values, "curves": {}}
-    found = corruption_errors(results, make_rows(results), "base")
+        entry = {"values": values, "curves": {}, "settings": {"images": "made"}, "seed": 0}
+        results.suites.setdefault("corruptions", {})[name] = entry
+    found = corruption_errors(results, "base")
     assert found["baseline"] == "base"
     assert {name: value["mean"] for name, value in found["values"].items()} == {"base": 100.0, "own": 50.0}
-    assert corruption_errors(results, make_rows(results), "nobody") == {}
+    assert corruption_errors(results, "nobody") == {}
+    results.suites["corruptions"]["own"]["settings"] = {"images": "ready files"}
+    assert list(corruption_errors(results, "base")["values"]) == ["base"], "errors on other images are no ratio"
+
+
+def test_other_images_of_the_same_name_are_noticed(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "data0", {"test": 40})
+    write_parquet(tmp_path / "data1", {"train": 1, "test": 40})  # the second split has other images
+    call = ["--model", trained(), "--suite", "clean", "--output", tmp_path / "report", "--data-dir"]
+    assert evaluate_here(*call, tmp_path / "data0").code == 0
+    again = evaluate_here(*call, tmp_path / "data0")
+    assert "there already" in again.out
+    other = evaluate_here(*call, tmp_path / "data1")
+    assert other.code == 2
+    assert "holds results with fingerprint" in other.err
+
+
+@pytest.mark.parametrize("changes", [{"mean": [0.1, 0.1, 0.1]}, {"model_kwargs": {"stem_stride": 1}}])
+def test_a_model_that_sees_its_images_otherwise_is_measured_again(tmp_path: Path, changes: dict[str, Any]) -> None:
+    run = Path(shutil.copytree(trained(), tmp_path / "run"))
+    call = ["--model", run, "--suite", "clean", "--limit", 40, "--output", tmp_path / "report"]
+    assert evaluate_here(*call).code == 0
+    recipe = load_recipe(run / "recipe.yaml").to_dict()
+    kwargs = {"model_kwargs": recipe["model_kwargs"] | changes.get("model_kwargs", {})}
+    (run / "recipe.yaml").write_text(Recipe.from_dict(recipe | changes | kwargs).to_yaml())
+    again = evaluate_here(*call)
+    assert again.code == 0, again.err
+    assert "there already" not in again.out
+
+
+def test_one_model_by_two_names_is_refused(tmp_path: Path) -> None:
+    ended = evaluate_here("--model", trained(), f"{trained()}/", "--output", tmp_path / "report")
+    assert ended.code == 2
+    assert "is given twice" in ended.err
 
 
 def test_every_source_of_a_model_gives_the_same(tmp_path: Path) -> None:
@@ -221,9 +268,10 @@ def test_ready_corruptions_from_both_layouts(tmp_path: Path) -> None:
     assert "neither fog/SEVERITY/CLASS/ nor fog.npy" in line
 
 
-def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch_size", ["20", "61"])  # of a single batch the second process has nothing
+def test_two_processes_find_what_one_finds(tmp_path: Path, batch_size: str) -> None:
     suites = "clean,affine,fgsm,activations,geometry,attacks"
-    flags = ["--model", str(trained()), "--suite", suites, "--limit", "61", "--batch-size", "20"]
+    flags = ["--model", str(trained()), "--suite", suites, "--limit", "61", "--batch-size", batch_size]
     alone = evaluate_here(*flags, "--output", tmp_path / "one")
     assert alone.code == 0, alone.err
     words = [sys.executable, "-m", "accelerate.commands.launch", *TWO_PROCESSES, "-m", "timm_patchup.evaluation"]

@@ -85,6 +85,16 @@ def test_a_model_is_evaluated_straight_from_the_hub(hub: Hub, run: Path, tmp_pat
         assert found[suite] == pytest.approx(stored[suite]["run"]["values"], rel=1e-6)
 
 
+def test_models_that_share_a_report_are_not_mistaken_for_each_other(run: Path, tmp_path: Path) -> None:
+    data = write_parquet(tmp_path / "cifar10", {"test": 40}, input_key="img")
+    other = make_run(tmp_path / "other", **CIFAR, seed=1).path
+    call = {"data_dir": data, "output": tmp_path / "report"}
+    first, second = evaluate(run, "clean,fgsm", **call), evaluate(other, "clean", **call)
+    assert second.keys() == {"clean"}
+    assert second["clean"]["nll"] != first["clean"]["nll"]
+    assert second == evaluate(other, "clean", data_dir=data)
+
+
 def test_only_the_files_of_the_splits_come(hub: Hub, tmp_path: Path) -> None:
     code = f"""
 first = hub.fetch("cifar10_wrn28_10", {str(tmp_path / "test")!r}, test_only=True)

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from tests.evaluation.evaluating import evaluate_here
 from tests.hub.hub_runs import FILES, REPORT, add_report, make_run
 from timm_patchup.hub import HubError, export, load
+from timm_patchup.hub.load import load_with_recipe
 from timm_patchup.hub.privacy import Private, without_comments
 from timm_patchup.recipe import load_recipe
 
@@ -29,7 +30,9 @@ NETS = {
 
 
 def names_in(folder: Path) -> set[str]:
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    """Return the names of a folder's files, but for the export's note of what it wrote."""
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    return names - {".exported.json"}
 
 
 @pytest.mark.parametrize("keys", NETS.values(), ids=NETS)
@@ -111,6 +114,21 @@ def test_the_card(tmp_path: Path) -> None:
     assert "- uoft-cs/cifar10" in text
 
 
+def test_a_recipe_that_is_not_ours_keeps_nobody_from_the_weights(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", model="test_resnet")
+    out = export(run.path, tmp_path / "out")
+    expected = load(out).state_dict()
+    for text in ("!Modifier\n- of: another tool\n", (out / "recipe.yaml").read_text() + "key_of_a_later_version: 1\n"):
+        (out / "recipe.yaml").write_text(text)
+        assert all(torch.equal(value, expected[name]) for name, value in load(out).state_dict().items())
+    with pytest.raises(HubError, match="unknown key 'key_of_a_later_version'"):
+        load_with_recipe(f"local-dir:{out}")
+    config = json.loads((out / "config.json").read_text())
+    del config["patchup"]
+    (out / "config.json").write_text(json.dumps(config))
+    assert load_with_recipe(f"local-dir:{out}").recipe is None, "what others call recipe.yaml"
+
+
 def test_an_export_is_the_same_twice_and_replaces_only_itself(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     out = export(run.path, run.path / "hub")
@@ -124,6 +142,26 @@ def test_an_export_is_the_same_twice_and_replaces_only_itself(tmp_path: Path) ->
     assert names_in(tmp_path / "mine") == {"thesis.tex"}
     with pytest.raises(HubError, match="holds something else"):
         export(run.path, run.path)
+
+
+def test_what_was_edited_or_added_since_an_export_is_not_replaced(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    out = export(run.path, run.path / "hub")
+    (out / ".git").mkdir()
+    for name in ("README.md", "notebook.ipynb", ".git/HEAD"):
+        before = (out / name).read_bytes() if (out / name).exists() else None
+        (out / name).write_text("years of work")
+        with pytest.raises(HubError, match=rf"hub was changed since it was exported \({name}\): push that folder"):
+            export(run.path, out)
+        assert (out / name).read_text() == "years of work"
+        if before is None:
+            (out / name).unlink()
+        else:
+            (out / name).write_bytes(before)
+    export(run.path, out)
+    (out / ".exported.json").unlink()
+    with pytest.raises(HubError, match="holds something else"):  # such as a clone of the repository
+        export(run.path, out)
 
 
 def test_the_card_shows_the_evaluation_of_these_weights(tmp_path: Path) -> None:
@@ -213,6 +251,7 @@ def test_nothing_private_is_in_any_file(tmp_path: Path, monkeypatch: pytest.Monk
     )
     report = run.path / "report"
     report.mkdir()
+    (report / "of.json").write_text(json.dumps({"data": f"{home}/a name/of a folder"}))
     words = [*TELLING.values(), str(home), str(tmp_path), socket.gethostname(), "/opt/bartholomew-x/y", str(run.path)]
     (report / "table.md").write_text("\n".join(f"made by {word} with `{word}`," for word in words))
     note = PngInfo()
@@ -227,8 +266,9 @@ def test_nothing_private_is_in_any_file(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(run.path.parent)
     out = export("run", tmp_path / "out")
-    assert names_in(out) == FILES | {"report/table.md", "report/plot.png"}
-    telling = [*TELLING.values(), "secret project", "secret data", "first weights", str(tmp_path), "dear diary"]
+    assert names_in(out) == FILES | {"report/table.md", "report/plot.png", "report/of.json"}
+    telling = [*TELLING.values(), "secret project", "secret data", "data/images", "weights.pth", str(tmp_path)]
+    telling += ["dear diary", "a name/of a folder"]
     if len(socket.gethostname()) >= 8:
         telling.append(socket.gethostname())
     for name in names_in(out):

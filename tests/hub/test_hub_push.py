@@ -108,6 +108,21 @@ def test_a_dry_run_says_what_and_sends_nothing(hub: Hub, client: Client, run: Pa
     assert hub.files(REPO).keys() == FILES
 
 
+def test_nothing_but_files_of_an_export_is_touched_or_sent(hub: Hub, client: Client, run: Path) -> None:
+    assert client(run, "--repo", REPO).code == 0
+    hub.add(REPO, {**hub.files(REPO), "report/thesis.pdf": b"years", "report/old.csv": b"a,b"})
+    (run / "hub" / "report").mkdir()
+    (run / "hub" / "report" / "weights.bin").write_bytes(b"pickle")
+    (run / "hub" / "report" / "new.csv").write_text("a,b\n")
+    assert client(run / "hub", "--repo", REPO, "--overwrite").code == 0
+    assert hub.files(REPO).keys() == FILES | {"report/thesis.pdf", "report/new.csv"}
+    before = hub.files(REPO)
+    (run / "hub" / "report" / "new.csv").write_text("token,hf_abcdefghijklmnopqrst\n")
+    ended = client(run / "hub", "--repo", REPO, "--overwrite")
+    failed(ended, "report/new.csv holds a token or a path of this machine: remove it, then push again", 2)
+    assert hub.files(REPO) == before
+
+
 def test_calls_that_are_wrong(hub: Hub, client: Client, run: Path) -> None:
     failed(client(run, "--repo", REPO, token=None), "no token of the Hub: log in with `hf auth login` or set HF_TOKEN")
     failed(client(run, "--repo", REPO, token="hf_wrongwrongwrongwrong"), "does not accept the token")

@@ -199,8 +199,9 @@ def test_corrupted_files_are_handed_on_and_have_reports_of_their_own(
     made, ready = Options(tmp_path), Options(tmp_path, corrupted=f"{tmp_path}/files/Tiny-C/")
     assert "--corrupted" not in commands(study, run, made)[1]
     assert commands(study, run, ready)[1][-2:] == ["--corrupted", f"{tmp_path}/files/Tiny-C/"]
-    assert ready.report(run) == tmp_path / "reports_Tiny-C" / run.name != made.report(run)
-    assert Options(tmp_path, corrupted="hfds/someone/tiny-c").reports.name == "reports_tiny-c"
+    others = [Options(tmp_path, corrupted=where) for where in (f"{tmp_path}/Tiny-C", "hfds/a/Tiny-C", "hfds/b/Tiny-C")]
+    assert len({options.report(run) for options in (made, ready, *others)}) == 5, "none is taken for another"
+    assert ready.reports.name.startswith("reports_Tiny-C-")
 
     words = ["--seeds", 1, "--output", tmp_path / "out", "--dry-run", "--corrupted"]
     assert study_here("--study", "corruptions", *words, tmp_path) == 0

@@ -36,17 +36,18 @@ def measure(bench: Bench) -> Measured:
     """Return the sorted mean magnitudes at each site, and their mean."""
     model = bench.subject.classifier.model
     names = _names(model)
-    sums: dict[str, Tensor] = {}
     count = torch.zeros(1, dtype=torch.float64)
+    some = bench.images.spread(2)[0].to(bench.device)  # a process may have no batch of its own to learn the sizes from
+    layouts = _layouts(model, names, some)
     with torch.inference_mode(), recorded(model, names) as seen:
-        layouts: dict[str, FeatureMap] | None = None
+        bench.logits(some)
+        channels = {name: magnitudes(seen[name], layouts.get(name)).shape[1] for name in names}
+        sums = {name: torch.zeros(channels[name], dtype=torch.float64) for name in names}
         for images, labels, _ in bench.batches("activations"):
-            layouts = _layouts(model, names, images) if layouts is None else layouts
-            seen.clear()
             bench.logits(images)
             for name in names:
                 sizes = magnitudes(seen[name], layouts.get(name)).double().sort(dim=1, descending=True).values
-                sums[name] = sums.get(name, torch.zeros(sizes.shape[1], dtype=torch.float64)) + sizes.sum(dim=0).cpu()
+                sums[name] += sizes.sum(dim=0).cpu()
             count += len(labels)
     total = float(bench.total(count))
     curves = {name: (bench.total(sums[name]) / total).tolist() for name in names}

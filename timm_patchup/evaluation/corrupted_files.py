@@ -14,6 +14,7 @@ from PIL import Image
 
 from ..data.source import HUB_PREFIX, DataError, FolderSource, Source
 from ..data.splits import take_stratified
+from ..files import anonymous_name
 from ..hub.failures import explain
 from ..recipe import Recipe
 from .images import TestImages
@@ -33,8 +34,8 @@ class ArraySource:
 
 
 def name_of(where: str) -> str:
-    """Return what a report calls the files: the name of the data set or of the folder, never its path."""
-    return where if where.startswith(HUB_PREFIX) else Path(where).resolve().name
+    """Return what a report calls the files: the name of the data set, or one for the folder that is not its path."""
+    return where if where.startswith(HUB_PREFIX) else anonymous_name(where)
 
 
 def check_corrupted(where: str, names: Sequence[str], *, like: TestImages) -> None:

@@ -10,19 +10,18 @@ import numpy as np
 from .fgsm import EPSILONS
 from .geometry import METHODS
 from .results import Entry, Results
-from .rows import Row, curves_of, values_of
+from .rows import Row, curves_of, make_rows, values_of
 
 Entries = dict[str, Entry]
 
 
-def draw_figures(results: Results, rows: Sequence[Row]) -> dict[str, bytes]:
+def draw_figures(results: Results) -> dict[str, bytes]:
     """Return the PNG of every suite that has a figure and results."""
     drawn = {}
     for suite, draw in _DRAWERS.items():
-        entries = results.suites.get(suite, {})
-        shown = [row for row in rows if any(name in entries for name in row.members)]
-        if shown:
-            drawn[suite] = _png(draw(entries, shown))
+        rows = make_rows(results, suite)
+        if rows:
+            drawn[suite] = _png(draw(results.suites[suite], rows))
     return drawn
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ..data.loader import EVALUATION, MemoryImages, SampleKey, StoredImages, evaluation_loader
+from ..data.loader import EVALUATION, MemoryImages, SampleKey, StoredImages, evaluation_loader, fingerprint
 from ..data.source import DataError, Source, open_source
 from ..data.splits import take_stratified
 from ..recipe import Recipe
@@ -41,7 +41,7 @@ class TestImages(Dataset[Batch]):
     __test__ = False  # the name is not that of a test
 
     def __init__(self, source: Source, rows: np.ndarray, recipe: Recipe) -> None:
-        self.recipe, self.rows = recipe, rows
+        self.recipe, self.rows, self._source = recipe, rows, source
         kind = StoredImages if recipe.crop_padding is None else MemoryImages
         self._images = kind(source, rows, recipe)
         self.labels = self._images.labels
@@ -55,6 +55,11 @@ class TestImages(Dataset[Batch]):
     def __getitems__(self, keys: Sequence[SampleKey]) -> Batch:
         images, labels = self._images.__getitems__(keys)
         return images, labels, self.rows[[sample for _, sample in keys]].tolist()
+
+    def fingerprint(self) -> str:
+        """Return a digest of labels, rows and the pixels of some samples: other images of the same name are noticed."""
+        some = self.rows[:: max(1, len(self.rows) // 32)]
+        return fingerprint(self.labels.numpy(), self.rows, *(np.asarray(self._source.image(int(row))) for row in some))
 
     def loader(self, *, rank: int = 0, world_size: int = 1) -> DataLoader:
         """Return the batches of a process; together the processes have every sample once.

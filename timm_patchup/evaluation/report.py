@@ -14,7 +14,7 @@ from typing import Any
 from .corruptions import mean_corruption_error
 from .figures import draw_figures
 from .results import Results, write_bytes
-from .rows import Row, make_rows, number, values_of
+from .rows import Number, Row, make_rows, number, values_of
 from .suites import SUITES, Suite
 
 # Suites with more numbers than models: numbers go down, models across, as in the paper.
@@ -38,44 +38,50 @@ class Block:
 
 def write_report(results: Results, *, baseline: str | None = None) -> list[str]:
     """Write everything but results.json, and return the lines of the tables for the terminal."""
-    rows = make_rows(results)
-    pictures = draw_figures(results, rows)
+    pictures = draw_figures(results)
     for name, content in pictures.items():
         write_bytes(results.folder / f"{name}.png", content)
-    blocks = _blocks(results, rows, pictures, baseline)
+    blocks = _blocks(results, pictures, baseline)
     write_bytes(results.folder / "report.md", as_markdown(blocks).encode())
     write_bytes(results.folder / "report.html", as_html(blocks, pictures).encode())
     return [as_markdown([block]).rstrip("\n") for block in blocks if block.kind in ("heading", "table")]
 
 
-def corruption_errors(results: Results, rows: Sequence[Row], baseline: str) -> dict[str, Any]:
-    """Return mCE of every row against a model or a row, as results.json keeps it."""
-    entries = results.suites.get("corruptions", {})
-    against = next((row for row in rows if baseline in (row.label, *row.members)), None)
-    if against is None or not all(name in entries for name in against.members):
+def corruption_errors(results: Results, baseline: str) -> dict[str, Any]:
+    """Return mCE of every row against the row of a model, as results.json keeps it; none for rows on other images."""
+    entries, rows = results.suites.get("corruptions", {}), make_rows(results, "corruptions")
+    against = next((row for row in rows if baseline in row.members), None)
+    if against is None:
         return {}
     reference = {key: value.mean if value else None for key, value in values_of(against, entries).items()}
     found: dict[str, Any] = {}
     for row in rows:
-        each = [mean_corruption_error(entries[name]["values"], reference) for name in row.members if name in entries]
+        if _images_of(entries[row.members[0]]) != _images_of(entries[against.members[0]]):
+            continue
+        each = [mean_corruption_error(entries[name]["values"], reference) for name in row.members]
         mean = number([value for value in each if value is not None])
         if mean is not None:
             found[row.label] = {"mean": mean.mean, "std": mean.std}
     return {"baseline": against.label, "unit": "%", "values": found}
 
 
-def _blocks(results: Results, rows: Sequence[Row], pictures: Mapping[str, bytes], baseline: str | None) -> list[Block]:
+def _images_of(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return which corrupted images a model saw: the files, or the seed they were made with."""
+    return entry["settings"]["images"], entry["seed"]
+
+
+def _blocks(results: Results, pictures: Mapping[str, bytes], baseline: str | None) -> list[Block]:
     data = {name: value for name, value in results.data.items() if value is not None}
     blocks = [Block("title", "Evaluation"), Block("text", f"Data: {_listed(data)}.")]
-    if any(len(row.members) > 1 for row in rows):
+    if any(len(row.members) > 1 for name in SUITES for row in make_rows(results, name)):
         blocks.append(Block("text", "± is the sample standard deviation over the seeds of one recipe."))
     for name, suite in SUITES.items():
         entries = results.suites.get(name, {})
-        shown = [row for row in rows if any(member in entries for member in row.members)]
-        if not shown:
+        rows = make_rows(results, name)
+        if not rows:
             continue
         blocks.append(Block("heading", suite.title + (f": {suite.unit}" if suite.unit else "")))
-        blocks.append(Block("table", lines=_table(suite, entries, shown)))
+        blocks.append(Block("table", lines=_table(suite, entries, rows)))
         if name == "corruptions":
             blocks += _mce_blocks(results, rows, baseline)
         if name in pictures:
@@ -100,13 +106,13 @@ def _table(suite: Suite, entries: Mapping[str, Any], rows: Sequence[Row]) -> tup
 def _mce_blocks(results: Results, rows: Sequence[Row], baseline: str | None) -> list[Block]:
     if baseline is None:
         return [Block("small", "--baseline NAME adds mCE, the mean of E_c relative to that model's.")]
-    results.mce = corruption_errors(results, rows, baseline)
+    results.mce = corruption_errors(results, baseline)
     if not results.mce:
         return [Block("small", f"No mCE: {baseline} has no results of this suite.")]
     lines = [("model", f"mCE, %, against {results.mce['baseline']}")]
-    for label, value in results.mce["values"].items():
-        deviation = "" if value["std"] is None else f" ± {value['std']:.1f}"
-        lines.append((label, f"{value['mean']:.1f}{deviation}"))
+    for row in rows:
+        value = results.mce["values"].get(row.label)
+        lines.append((row.label, "-" if value is None else Number(value["mean"], value["std"]).show(1)))
     return [Block("table", lines=tuple(lines))]
 
 

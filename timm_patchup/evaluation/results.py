@@ -52,15 +52,13 @@ class Results:
 
     def has(self, suite: str, subject: Subject, *, seed: int, settings: dict[str, Any]) -> bool:
         entry = self.suites.get(suite, {}).get(subject.name)
-        return entry is not None and (entry["weights"], entry["seed"], entry["settings"]) == (
-            subject.weights,
-            seed,
-            json.loads(json.dumps(settings)),
-        )
+        if entry is None or _network(self.models.get(subject.name, {})) != _network(subject.describe()):
+            return False
+        return (entry["seed"], entry["settings"]) == (seed, json.loads(json.dumps(settings)))
 
     def add(self, suite: str, subject: Subject, measured: Measured, *, seed: int, settings: dict[str, Any]) -> None:
-        """Keep what a suite found for a model; results of other weights under its name go."""
-        if self.models.get(subject.name, {}).get("weights", subject.weights) != subject.weights:
+        """Keep what a suite found for a model; results of another network or other weights under its name go."""
+        if _network(self.models.get(subject.name, {})) != _network(subject.describe()):
             for entries in self.suites.values():
                 entries.pop(subject.name, None)
         self.models[subject.name] = subject.describe()
@@ -78,6 +76,12 @@ class Results:
         if self.mce:
             content["mce"] = self.mce
         write_bytes(self.folder / FILE, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+
+
+def _network(description: dict[str, Any]) -> str:
+    """Return what makes a network what it is: not all of it is in its weights."""
+    arguments = description.get("recipe", {}).get("model_kwargs", {})
+    return json.dumps([description.get("weights"), description.get("architecture"), arguments], sort_keys=True)
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -30,12 +30,18 @@ class Row:
     members: tuple[str, ...]
 
 
-def make_rows(results: Results) -> list[Row]:
-    """Group the models whose recipes differ in their seeds only; two runs of one seed are no sample of anything."""
+def make_rows(results: Results, suite: str) -> list[Row]:
+    """Return the rows of a suite: models whose recipes differ in their seeds only and that were measured alike.
+
+    Two runs of one seed are no sample of anything and stay apart.
+    """
+    entries = results.suites.get(suite, {})
     groups: dict[str, list[str]] = {}
     for name, model in results.models.items():
+        if name not in entries:
+            continue
         recipe = model.get("recipe")
-        key = name if recipe is None else _without_seed(recipe)
+        key = name if recipe is None else _without_seed(recipe) + how_measured(entries[name])
         seeds = [results.models[other].get("seed") for other in groups.get(key, [])]
         groups.setdefault(name if model.get("seed") in seeds else key, []).append(name)
     rows: list[Row] = []
@@ -50,13 +56,18 @@ def make_rows(results: Results) -> list[Row]:
     return rows
 
 
+def how_measured(entry: Entry) -> str:
+    """Return settings and seed as one text: numbers that differ in it are no sample of one thing."""
+    return json.dumps([entry["settings"], entry["seed"]], sort_keys=True)
+
+
 def values_of(row: Row, entries: dict[str, Entry]) -> dict[str, Number | None]:
-    """Return the values of a row in one suite; empty where no member was measured.
+    """Return the values of a row in its suite.
 
     None where a member has no number: a median distance is missing where half of the samples resist, and the mean of
     the seeds that do have one would be too small.
     """
-    measured = [entries[name]["values"] for name in row.members if name in entries]
+    measured = [entries[name]["values"] for name in row.members]
     keys = list(dict.fromkeys(key for values in measured for key in values))
     found = {key: [values.get(key) for values in measured] for key in keys}
     return {
@@ -66,7 +77,7 @@ def values_of(row: Row, entries: dict[str, Entry]) -> dict[str, Number | None]:
 
 def curves_of(row: Row, entries: dict[str, Entry]) -> dict[str, list[list[float]]]:
     """Return the curves of a row, those of each member."""
-    measured = [entries[name]["curves"] for name in row.members if name in entries]
+    measured = [entries[name]["curves"] for name in row.members]
     keys = list(dict.fromkeys(key for curves in measured for key in curves))
     return {key: [curves[key] for curves in measured if key in curves] for key in keys}
 

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..data.loader import fingerprint
 from ..data.source import HUB_PREFIX
 from ..hub.benchmarks import fetch_splits
 from ..hub.weights import HubError
@@ -21,12 +20,16 @@ from .suites import SUITES, suite_problems
 if TYPE_CHECKING:
     from .cli import Call
 
+Values = dict[str, float | None]
 # How a model wants its images: all that is taken from its recipe, which may be a stranger's.
 _IMAGE_KEYS = ("input_size", "mean", "std", "crop_pct", "crop_mode", "interpolation", "crop_padding")
 
 
-def run(call: "Call", *, show: Callable[[str], None] = print) -> Results:
+def run(call: "Call", *, show: Callable[[str], None] = print) -> dict[str, dict[str, Values]]:
     """Evaluate as the call says, and write the report; ``show`` gets its tables, on the first process.
+
+    Returns:
+        The values of each suite and model of the call; the report may hold others, too.
 
     Raises:
         RecipeError, DataError, EvaluationError, SiteError: the call is wrong.
@@ -41,7 +44,7 @@ def run(call: "Call", *, show: Callable[[str], None] = print) -> Results:
     with accelerator.main_process_first():  # one download, one cache
         images = _images_of(subjects, data, call)
     first = images[subjects[0].name]
-    header = data_of(data) | {"samples": len(first), "fingerprint": fingerprint(first.labels.numpy(), first.rows)}
+    header = data_of(data) | {"samples": len(first), "fingerprint": first.fingerprint()}
     results = Results(call.output, header, force=call.force)
     if call.baseline is not None and call.baseline not in {*results.models, *(subject.name for subject in subjects)}:
         known = [*results.models, *(subject.name for subject in subjects)]
@@ -60,7 +63,10 @@ def run(call: "Call", *, show: Callable[[str], None] = print) -> Results:
         results.write()
         show("\n" + "\n\n".join(lines) + f"\n\n{call.output / 'report.html'}")
     accelerator.wait_for_everyone()
-    return results
+    return {
+        name: {subject.name: results.suites[name][subject.name]["values"] for subject in subjects}
+        for name in call.suites
+    }
 
 
 def find_data(name: str | None, subjects: list[Subject]) -> Recipe:
@@ -128,9 +134,7 @@ def _test_split_of(data: Recipe) -> str | None:
 
 def _measure(name: str, bench: Bench, results: Results, *, force: bool) -> None:
     suite, subject, seed = SUITES[name], bench.subject, bench.options.seed
-    recipe = subject.recipe
-    common: dict[str, Any] = {key: getattr(recipe, key) for key in ("input_size", "crop_pct", "crop_mode")}
-    settings = common | suite.settings(bench)
+    settings = _preprocessing(subject.recipe) | suite.settings(bench)
     say = bench.accelerator.print
     if not force and results.has(name, subject, seed=seed, settings=settings):
         say(f"{name:12} {subject.name}: there already", flush=True)
@@ -142,6 +146,14 @@ def _measure(name: str, bench: Bench, results: Results, *, force: bool) -> None:
     results.add(name, subject, measured, seed=seed, settings=settings)
     if bench.accelerator.is_main_process:
         results.write()
+
+
+def _preprocessing(recipe: Recipe) -> dict[str, Any]:
+    """Return how a model's images are made."""
+    cropped: dict[str, Any] = {"crop": "none, resized whole"}
+    if recipe.crop_padding is None:
+        cropped = {"crop_pct": recipe.crop_pct, "crop_mode": recipe.crop_mode}
+    return {key: getattr(recipe, key) for key in ("input_size", "interpolation", "mean", "std")} | cropped
 
 
 def _whatever_the_processes() -> Recipe:

@@ -85,7 +85,8 @@ def load_subjects(sources: Sequence[str]) -> list[Subject]:
             subjects.append(_load(source, name))
         except RecipeError as error:
             problems += error.problems
-    twice = sorted({source for source in sources if list(sources).count(source) > 1})
+    places = [str(Path(source).resolve()) if Path(source).is_dir() else source for source in sources]
+    twice = sorted({source for source, place in zip(sources, places) if places.count(place) > 1})
     problems += [f"--model {source} is given twice" for source in twice]
     if problems:
         raise RecipeError(problems)

@@ -115,7 +115,7 @@ def evaluate(
     with tempfile.TemporaryDirectory() as nowhere:
         call = [f"--model={find(model)}", f"--suite={names}", f"--output={output or nowhere}", *flags]
         try:
-            results = run(read_call(call), show=lambda tables: None)
+            found = run(read_call(call), show=lambda tables: None)
         except (RecipeError, DataError, EvaluationError, SiteError) as error:
             raise HubError(str(error), code=2) from error
-    return {suite: next(iter(entries.values()))["values"] for suite, entries in results.suites.items()}
+    return {suite: values for suite, by_model in found.items() for values in by_model.values()}

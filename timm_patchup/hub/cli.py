@@ -65,7 +65,7 @@ def _run(call: argparse.Namespace) -> int:
     if call.dry_run:
         for name in files_of(folder, call.repo):
             print(f"{(folder / name).stat().st_size:12,}  {name}")
-        print(f"would be pushed to {call.repo}; edit {folder}/README.md and push that folder, or push the run")
+        print(f"would be pushed to {call.repo}; edit {folder}/README.md and push that folder, or push as it is")
         return 0
     where = push(
         folder,

@@ -5,6 +5,7 @@ without the name of the run, and the finished folder is loaded with timm before 
 """
 
 import csv
+import hashlib
 import json
 import re
 import shutil
@@ -30,7 +31,9 @@ from .privacy import Private, without_comments
 from .weights import WEIGHTS, HubError, weights_digest
 
 DEFAULT_LICENSE = "apache-2.0"
-_REPORT_TEXT = (".md", ".csv", ".json", ".txt", ".svg")
+REPORT_SUFFIXES = (".md", ".csv", ".json", ".txt", ".svg", ".png")
+# Beside the export, never pushed: digests of what was written, so that nothing else is taken for it.
+WRITTEN = ".exported.json"
 
 
 def export(run_dir: str | Path, out_dir: str | Path, *, license: str | None = None) -> Path:
@@ -38,7 +41,7 @@ def export(run_dir: str | Path, out_dir: str | Path, *, license: str | None = No
 
     Args:
         run_dir: the folder of a finished run.
-        out_dir: the folder to write; an earlier export there is replaced, anything else is left alone.
+        out_dir: the folder to write; an earlier export there is replaced if nothing in it was added or edited since.
         license: licence of the weights; default that of the weights training started from, else Apache-2.0.
 
     Returns:
@@ -52,7 +55,7 @@ def export(run_dir: str | Path, out_dir: str | Path, *, license: str | None = No
     """
     run, out = RunFolder(Path(run_dir)), Path(out_dir)
     _refuse_unfinished(run)
-    _refuse_foreign(out)
+    _refuse_to_replace(out)
     model, recipe = load_run(run.path)
     _refuse_stale(run, model)
     results = run.results()
@@ -65,6 +68,7 @@ def export(run_dir: str | Path, out_dir: str | Path, *, license: str | None = No
         _write(partial, run, model, recipe, results, private, license)
         _search(partial, private)
         _try_with_timm(partial, model)
+        _write_text(partial / WRITTEN, json.dumps(_digests(partial), indent=1) + "\n")
         if out.exists():
             shutil.rmtree(out)
         partial.replace(out)
@@ -90,11 +94,33 @@ def _refuse_unfinished(run: RunFolder) -> None:
         raise HubError(f"{run.path} holds no run: give the folder with recipe.yaml and results.json", code=2)
 
 
-def _refuse_foreign(out: Path) -> None:
+def _refuse_to_replace(out: Path) -> None:
+    """Raise HubError where the folder holds anything that the last export did not write."""
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise HubError(f"{out} is not a folder: choose another", code=2)
-    if out.exists() and any(out.iterdir()) and not is_export(out):
-        raise HubError(f"{out} holds something else, which is left as it is: choose another folder", code=2)
+    if not out.exists() or not any(out.iterdir()):
+        return
+    try:
+        written = json.loads((out / WRITTEN).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise HubError(f"{out} holds something else, which is left as it is: choose another folder", code=2) from None
+    own = sorted(name for name, digest in _digests(out).items() if name != WRITTEN and written.get(name) != digest)
+    if own:
+        names = ", ".join(own[:3]) + (", ..." if len(own) > 3 else "")
+        way = "push that folder as it is, or move it away to export again"
+        raise HubError(f"{out} was changed since it was exported ({names}): {way}", code=2)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file in a folder by its name; links are not followed."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink():
+            found[name] = "link"
+        elif path.is_file():
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
 
 
 def _refuse_stale(run: RunFolder, model: nn.Module) -> None:
@@ -135,9 +161,9 @@ def _write(
     package = _package(model)
     config = _write_config(folder, model, recipe, results, private, licensed, package)
     head = "# Every setting of the training: accelerate launch -m timm_patchup.training --recipe recipe.yaml\n"
-    _write_text(folder / "recipe.yaml", head + private.clean(recipe.to_yaml()))
-    for name in ("summary.csv", "results.json"):
-        _write_text(folder / name, private.clean((run.path / name).read_text(encoding="utf-8")))
+    _write_text(folder / "recipe.yaml", head + Recipe.from_dict(private.clean_values(recipe.to_dict())).to_yaml())
+    _write_json(folder / "results.json", private.clean_values(results))
+    _write_text(folder / "summary.csv", private.clean((run.path / "summary.csv").read_text(encoding="utf-8")))
     _draw(folder, f"{config['architecture']}, {recipe.mix}", results)
     report = _copy_report(run.path / REPORT, folder / REPORT, private)
     page = folder / REPORT / "report.md"
@@ -191,8 +217,9 @@ def _write_config(
         extra["label_names"] = list(names)
     path: Any = folder / "config.json"  # timm calls it a str and opens it as a Path
     save_config_for_hf(model, path, model_config=extra, model_args=arguments)
-    _write_text(path, private.clean(path.read_text(encoding="utf-8")) + "\n")
-    return json.loads(path.read_text(encoding="utf-8"))
+    config = private.clean_values(json.loads(path.read_text(encoding="utf-8")))
+    _write_json(path, config)
+    return config
 
 
 def _draw(folder: Path, title: str, results: dict[str, Any]) -> None:
@@ -215,16 +242,18 @@ def _copy_report(source: Path, target: Path, private: Private) -> list[str]:
         relative = path.relative_to(source)
         hidden = any(part.startswith(".") for part in relative.parts)
         linked = any((source / parent).is_symlink() for parent in (relative, *relative.parents))
-        if hidden or linked or not path.is_file() or path.suffix not in (*_REPORT_TEXT, ".png"):
+        if hidden or linked or not path.is_file() or path.suffix not in REPORT_SUFFIXES:
             continue
         copy = target / relative
         copy.parent.mkdir(parents=True, exist_ok=True)
         try:
             if path.suffix == ".png":
                 copy.write_bytes(without_comments(path.read_bytes()))
+            elif path.suffix == ".json":
+                _write_json(copy, private.clean_values(json.loads(path.read_text(encoding="utf-8"))))
             else:
                 _write_text(copy, private.clean(path.read_text(encoding="utf-8")))
-        except ValueError as error:  # of UnicodeDecodeError, too
+        except ValueError as error:  # of UnicodeDecodeError and JSONDecodeError, too
             raise HubError(f"{path} cannot be read: {error}; repair or remove it, then export again") from error
         names.append(f"{REPORT}/{relative.as_posix()}")
     return names
@@ -235,6 +264,10 @@ def _base_model(cfg: Any) -> str | None:
     if cfg is None or not cfg.hf_hub_id:
         return None
     return f"{cfg.hf_hub_id}{cfg.architecture}.{cfg.tag}" if cfg.hf_hub_id.endswith("/") else cfg.hf_hub_id
+
+
+def _write_json(path: Path, value: Any) -> None:
+    _write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 def _write_text(path: Path, text: str) -> None:

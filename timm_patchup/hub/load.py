@@ -76,7 +76,7 @@ def load(name_or_dir: str | Path) -> nn.Module:
     Example:
         >>> model = timm_patchup.hub.load("output/fashion_mini_hard_patchup")
     """
-    return load_with_recipe(find(name_or_dir)).model
+    return _load(find(name_or_dir))[0]
 
 
 def find(name_or_dir: str | Path) -> str:
@@ -101,18 +101,27 @@ def load_with_recipe(source: str) -> Loaded:
     Raises:
         HubError: there is no such model, or its files do not fit together.
     """
+    model, folder = _load(source)
+    if not (folder / "config.json").is_file():
+        return Loaded(model, read_recipe(folder), is_run=True)
+    ours = "patchup" in read_config(folder, str(folder))  # what others call recipe.yaml is nothing to us
+    return Loaded(model, read_recipe(folder) if ours and (folder / RECIPE).is_file() else None, is_run=False)
+
+
+def _load(source: str) -> tuple[nn.Module, Path]:
+    """Return the model, in eval mode, and the folder that its files lie in."""
     if source.startswith(HUB):
         name = source.removeprefix(HUB)
         if not is_repo_name(name.split("@")[0]):
             raise HubError(f"{source}: a model of the Hub is USER/NAME", code=2)
-        return _load_export(_download(name), name)
+        folder = _download(name)
+        return _load_export(folder, name), folder
     folder = Path(source.removeprefix(FOLDER))
     if not folder.is_dir():
         raise HubError(f"{folder}: no such folder; a model of the Hub is {HUB}USER/NAME", code=2)
     if (folder / "config.json").is_file():
-        return _load_export(folder, str(folder))
-    model, recipe = load_run(folder)
-    return Loaded(model.eval(), recipe, is_run=True)
+        return _load_export(folder, str(folder)), folder
+    return load_run(folder)[0].eval(), folder
 
 
 def read_config(folder: Path, where: str) -> dict[str, Any]:
@@ -126,7 +135,7 @@ def read_config(folder: Path, where: str) -> dict[str, Any]:
     return config
 
 
-def _load_export(folder: Path, where: str) -> Loaded:
+def _load_export(folder: Path, where: str) -> nn.Module:
     config = read_config(folder, where)
     stored = config.get("pretrained_cfg", config)
     arguments = config.get("model_args", {})
@@ -142,8 +151,7 @@ def _load_export(folder: Path, where: str) -> Loaded:
     # From the description timm takes classes, channels and, where it is fixed, the size of the images.
     model = build(config["architecture"], {"pretrained_cfg": described, **arguments}, where=where)
     fill(model, read_weights(folder / WEIGHTS), where=where)
-    recipe = read_recipe(folder) if (folder / RECIPE).is_file() else None
-    return Loaded(model.eval(), recipe, is_run=False)
+    return model.eval()
 
 
 def _download(name: str) -> Path:

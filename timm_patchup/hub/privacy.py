@@ -8,14 +8,18 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 _SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|(API|ACCESS|PRIVATE)_?KEY)$", re.IGNORECASE)
-_HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}")
+_HUB_TOKEN = re.compile(rb"\bhf_[A-Za-z0-9]{16,}")
 # Two parts at least: /255 is a number over 255 and / alone tells nothing. Not behind a word (a/b), a URL or a tag.
 _PATH = re.compile(r"(?<![\w/<.~-])~?(?:/[\w.@+~-]+){2,}/?")
+# Between quotes, and where it is all of a value, a path may hold spaces.
+_QUOTED_PATH = re.compile(r"([\"'`])~?/[^\"'`\n/]+/[^\"'`\n]*\1")
+_WHOLE_PATH = re.compile(r"~?/[^/]|[A-Za-z]:[\\/]")
 _WINDOWS_PATH = re.compile(r"\b[A-Za-z]:\\[^\s\"'<>|]+")
 # Names that half of all machines have tell nothing, and would be found in any text.
 _COMMON = frozenset({"admin", "docker", "home", "localhost", "root", "runner", "ubuntu", "user", "users", "worker"})
@@ -51,7 +55,8 @@ class Private:
         """Return text without anything private."""
         for token in self.tokens:
             text = text.replace(token, "TOKEN")
-        text = _HUB_TOKEN.sub("TOKEN", text)
+        text = re.sub(_HUB_TOKEN.pattern.decode(), "TOKEN", text)
+        text = _QUOTED_PATH.sub(r"\1LOCAL_PATH\1", text)
         for path in self.paths:
             text = re.sub(re.escape(path) + r"(?:/[\w.@+~-]*)*", "LOCAL_PATH", text)
         text = _WINDOWS_PATH.sub("LOCAL_PATH", _PATH.sub("LOCAL_PATH", text))
@@ -59,10 +64,22 @@ class Private:
             text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", "NAME", text)
         return text
 
+    def clean_values(self, value: Any) -> Any:
+        """Return values as JSON and YAML hold them without anything private: what is a path goes as a whole."""
+        if isinstance(value, str):
+            return "LOCAL_PATH" if _WHOLE_PATH.match(value) else self.clean(value)
+        if isinstance(value, Mapping):
+            return {self.clean_values(key): self.clean_values(item) for key, item in value.items()}
+        return [self.clean_values(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    def secret_in(self, content: bytes) -> bool:
+        """Whether bytes hold a token or a private path."""
+        known = any(word.encode() in content for word in (*self.tokens, *self.paths))
+        return known or _HUB_TOKEN.search(content) is not None
+
     def found_in(self, content: bytes) -> bool:
         """Whether bytes hold a token, a private path or, long enough not to be there by chance, a name."""
-        words = (*self.tokens, *self.paths, *(name for name in self.names if len(name) >= 8))
-        return any(word.encode() in content for word in words)
+        return self.secret_in(content) or any(name.encode() in content for name in self.names if len(name) >= 8)
 
 
 def without_comments(png: bytes) -> bytes:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..network import is_repo_name
 from .card import REPO_PLACEHOLDER, REPORT
-from .export import is_export
+from .export import REPORT_SUFFIXES, is_export
 from .failures import explain, no_token
 from .load import read_config
+from .privacy import Private
 from .weights import WEIGHTS, HubError
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def push(
     if not is_repo_name(repo):
         raise HubError(f"--repo is USER/NAME, got {repo!r}", code=2)
     files = files_of(folder, repo)
+    _refuse_secrets(files)
     from huggingface_hub import HfApi, get_token
 
     if get_token() is None:
@@ -112,10 +114,18 @@ def files_of(folder: Path, repo: str) -> dict[str, bytes | Path]:
     return files
 
 
+def _refuse_secrets(files: dict[str, bytes | Path]) -> None:
+    """Raise HubError where a token or a private path was written into the folder after its export."""
+    private = Private()
+    for name, content in files.items():
+        if name != WEIGHTS and private.secret_in(content if isinstance(content, bytes) else content.read_bytes()):
+            raise HubError(f"{name} holds a token or a path of this machine: remove it, then push again", code=2)
+
+
 def _is_ours(name: str) -> bool:
     """Whether a file is one that exports write: nothing else that lies in the folder goes up."""
     own = (WEIGHTS, "config.json", "recipe.yaml", "summary.csv", "results.json", "curves.png", "README.md")
-    return name in own or (name.startswith(f"{REPORT}/") and "/." not in name)
+    return name in own or (name.startswith(f"{REPORT}/") and "/." not in name and name.endswith(REPORT_SUFFIXES))
 
 
 def _find(api: "HfApi", repo: str, *, private: bool, revision: str | None, create_pr: bool) -> Target:

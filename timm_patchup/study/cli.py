@@ -207,10 +207,12 @@ def _write(study: Study, seeds: int, options: Options, command: str, failed: Seq
 
 def _shown_command(study: Study, asked: argparse.Namespace, options: Options) -> str:
     """Return the command for the head of a table: all that matters to the numbers, no folders."""
-    words = ["python", "scripts/study.py", "--study", study.name]
+    words = ["python", "scripts/study.py", "--study", Path(asked.study).name]
     words += [] if asked.seeds is None else ["--seeds", str(asked.seeds)]
     words += [] if options.limit is None else ["--limit", str(options.limit)]
-    words += [] if options.corrupted is None else ["--corrupted", options.corrupted_name]
+    if options.corrupted is not None:
+        on_hub = options.corrupted.startswith(HUB_PREFIX)
+        words += ["--corrupted", options.corrupted if on_hub else Path(options.corrupted).resolve().name]
     return shlex.join(words + (["--", *options.extra] if options.extra else []))
 
 

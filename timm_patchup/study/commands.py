@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ..data.source import HUB_PREFIX
+from ..files import anonymous_name
 from ..recipe import Recipe, RecipeError, load_recipe
 from ..recipe.flags import given_keys
 from .definition import Run, Study
@@ -53,12 +55,14 @@ class Options:
     @property
     def reports(self) -> Path:
         """Reports on ready files lie beside those on images made on the fly: neither is taken for the other."""
-        return self.folder / ("reports" if self.corrupted is None else f"reports_{self.corrupted_name}")
+        ready = "" if self.corrupted is None else f"_{self.corrupted_name.replace('/', '_')}"
+        return self.folder / f"reports{ready}"
 
     @property
     def corrupted_name(self) -> str:
-        """What tables call the ready files: the end of their name, never the path to them."""
-        return Path(self.corrupted or "").resolve().name
+        """A name for the ready files that no others have, and that does not tell where they lie."""
+        where = self.corrupted or ""
+        return where if where.startswith(HUB_PREFIX) else anonymous_name(where)
 
     def report(self, run: Run) -> Path:
         return self.reports / run.name
@@ -113,7 +117,7 @@ def commands(study: Study, run: Run, options: Options) -> list[list[str]]:
         return [training]
     model = (PurePosixPath(options.runs.as_posix()) / run.name).as_posix()
     report = ["--output", options.report(run).as_posix()]
-    suites = ["--suite", ",".join(part.suite for part in study.evaluation)]
+    suites = ["--suite", ",".join(dict.fromkeys(part.suite for part in study.evaluation))]
     evaluation = ["python", "-m", "timm_patchup.evaluation", "--model", model, *suites, *report, *shared]
     evaluation += [] if options.corrupted is None else ["--corrupted", options.corrupted]
     return [training, evaluation]

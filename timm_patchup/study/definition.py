@@ -30,6 +30,7 @@ METRICS = {
     "robust_accuracy": "%",
     "fgsm_accuracy": "%",
     "corruption_error": "%",
+    "corruption_sum": "sum of %",
 }
 _KEYS = {"title", "note", "seeds", "metrics", "paper", "paper_ratio", "evaluation", "measure", "groups"}
 _GROUP_KEYS = {"benchmarks", "methods", "cases", "grid"}

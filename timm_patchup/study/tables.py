@@ -9,7 +9,7 @@ from ..files import replacing
 from .collect import Row
 from .definition import Study
 
-_DIGITS = {"%": 2, "nats": 3, "x": 2}
+_DIGITS = {"%": 2, "sum of %": 1, "nats": 3, "x": 2}
 _PLACE = ("benchmark", "method", "setting")
 _COLUMNS = (
     "benchmark",
