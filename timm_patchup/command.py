@@ -50,10 +50,11 @@ def complain(command: str, problems: Sequence[str], code: int, *, everywhere: bo
         command: its name, the start of each line.
         problems: what is wrong; line breaks within a problem become spaces.
         code: the exit code.
-        everywhere: print in every process, for what is unforeseen may differ; otherwise the first speaks for all.
+        everywhere: print in every process, for what is unforeseen may differ; otherwise the first of a machine speaks
+            for all that run there.
     """
-    rank = int(os.environ.get("RANK", 0))
-    if rank == 0 or everywhere:
+    rank, local_rank = int(os.environ.get("RANK", 0)), int(os.environ.get("LOCAL_RANK", 0))
+    if local_rank == 0 or everywhere:
         name = f"{command}, process {rank}" if rank else command
         with suppress(BrokenPipeError):  # whoever read the complaints is gone; the code still tells
             for problem in problems:

@@ -47,9 +47,11 @@ class Mixer:
         draw: the Draw of the last batch, None before the first.
         mixup_enabled: timm's switch: False leaves every following batch as it is.
         default_sites: the names that ``sites=None`` stands for, as far as the model has them.
+        runs_model: whether it runs the model to decide what to mix; its statistics matter then on every process.
     """
 
     default_sites: ClassVar[Sequence[str]] = PAPER_SITES
+    runs_model: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ def test_whole_batches_do_not_depend_on_the_processes(count: int, world_size: in
     assert max(map(len, several)) - min(map(len, several)) <= 1
 
 
-HEAVY = {"aa": "rand-m9-mstd0.5", "reprob": 0.5, "color_jitter": 0.4, "lighting": 0.1}
+HEAVY = {"aa": "rand-m9-mstd0.5", "reprob": 0.5, "vflip": 0.5, "lighting": 0.1}
 
 
 @pytest.mark.parametrize("overrides", [{}, HEAVY, {"crop_padding": None, **HEAVY}, {"aa": "augmix-m3-w3"}])

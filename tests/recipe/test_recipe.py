@@ -160,6 +160,10 @@ def test_a_file_of_ones_own_builds_on_recipes_and_files(tmp_path: Path) -> None:
         ({"batch_size": 100, "grad_accum_steps": 3}, "batch_size 100 cannot be divided by grad_accum_steps 3"),
         ({"sched": "multistep", "decay_milestones": [5, 3]}, "decay_milestones must increase, got [5, 3]"),
         ({"epochs": 5, "warmup_epochs": 5}, "warmup_epochs 5 must be fewer than epochs 5"),
+        ({"scale": [0.5, 1.0]}, "scale does nothing where small images are cropped from padding: --crop-padding none"),
+        ({"aa": "original", "color_jitter": 0.4}, "color_jitter does nothing beside aa, as in timm"),
+        ({"sched": "step", "cooldown_epochs": 3}, "cooldown_epochs does nothing with the schedule step"),
+        ({"sched": "none", "warmup_epochs": 1}, "warmup_epochs does nothing with the schedule none"),
         ({"model_kwargs": 3}, "model_kwargs must be a mapping of names to values, got 3"),
     ],
 )
@@ -223,7 +227,7 @@ def test_flags_override_and_those_not_given_leave_no_trace() -> None:
         "aa": None,
         "limit": None,
     }
-    assert load_recipe("fashion_mini_none", given).lr == 1e-3
+    assert load_recipe("imagenet_none", given).lr == 1e-3
 
 
 def test_differences_ignore_what_changes_nothing() -> None:

@@ -43,6 +43,17 @@ def test_the_papers_steps_to_the_epoch() -> None:
     )
 
 
+def test_the_papers_steps_to_the_update() -> None:
+    recipe = load_recipe("svhn_wrn28_10_none", {"sched_on_updates": True})
+    optimizer = build_optimizer(recipe, nn.Linear(2, 2))
+    scheduler, _ = build_scheduler(recipe, optimizer, updates_per_epoch=7)
+    found = []
+    for update in (0, 200 * 7 - 1, 200 * 7, 300 * 7 - 1, 300 * 7):
+        scheduler.step_update(update)
+        found.append(optimizer.param_groups[0]["lr"])
+    assert found == pytest.approx([0.1, 0.1, 0.01, 0.01, 1e-3])
+
+
 def test_warm_up_cosine_and_cool_down() -> None:
     recipe = load_recipe("fashion_mini_none", {"epochs": 10, "warmup_epochs": 2, "cooldown_epochs": 3, "min_lr": 0.01})
     optimizer = build_optimizer(recipe, nn.Linear(2, 2))

@@ -44,6 +44,24 @@ def test_the_last_ones_are_kept_and_the_best_weights_they_name(checkpoints: Chec
     assert checkpoints.load_best("best-00003.safetensors")["w"][0] == 3
 
 
+def test_best_weights_of_what_was_set_aside_are_kept(checkpoints: Checkpoints) -> None:
+    for step in (1, 2):
+        checkpoints.save_best(checkpoints.best_name(step), {"w": torch.ones(2)})
+        save(checkpoints, step, best=checkpoints.best_name(step))
+    checkpoints.set_aside_after(checkpoints.folder / "step-00000001")
+    save(checkpoints, 2, best=checkpoints.best_name(1))
+    assert "best-00002.safetensors" in names(checkpoints)
+
+
+def test_a_damaged_older_one_does_not_keep_from_saving(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    for step in (1, 2, 3):
+        save(checkpoints, step)
+    (tmp_path / "step-00000002" / "manifest.json").write_text("")
+    save(checkpoints, 4)
+    assert names(checkpoints) == ["step-00000002", "step-00000003", "step-00000004"]
+
+
 def test_memory_format_does_not_matter(checkpoints: Checkpoints) -> None:
     weight = torch.randn(4, 3, 3, 3).to(memory_format=torch.channels_last)
     path = checkpoints.save(1, model={"w": weight}, ema=None, state={}, best=None)

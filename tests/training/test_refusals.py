@@ -89,6 +89,23 @@ def test_runs_are_not_written_over(train: Train, tmp_path: Path) -> None:
     assert foreign.code == 2
     assert "holds files of something else" in foreign.err
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["thesis.tex"]
+    assert train("--experiment", "b", "--overwrite").code == 0
+    assert (tmp_path / "b" / "thesis.tex").read_text() == "mine"
+
+
+def test_files_of_another_tool_are_never_removed(train: Train, tmp_path: Path) -> None:
+    for name in ("checkpoints/last.ckpt", "model.safetensors"):
+        path = tmp_path / "a" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    ended = train("--experiment", "a", "--overwrite")
+    assert ended.code == 2
+    assert "a holds no run, but model.safetensors, checkpoints/ of something else" in ended.err
+    assert (tmp_path / "a" / "model.safetensors").read_text() == "mine"
+    assert train("--experiment", "b").code == 0
+    (tmp_path / "b" / "checkpoints" / "last.ckpt").write_text("mine")
+    assert train("--experiment", "b", "--overwrite").code == 0
+    assert (tmp_path / "b" / "checkpoints" / "last.ckpt").read_text() == "mine"
 
 
 def test_a_finished_run_is_told_again(train: Train, tmp_path: Path) -> None:

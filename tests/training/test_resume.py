@@ -1,6 +1,7 @@
 """Exact resume: a run killed at any moment, again and again, ends bit for bit like one that never was."""
 
 import random
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -46,6 +47,18 @@ def test_killed_at_random_it_ends_the_same(tmp_path: Path, processes: int) -> No
     first, second = digests(tmp_path / "whole"), digests(folder)
     assert first.pop("recipe.yaml") != second.pop("recipe.yaml"), "its first line names the run"
     assert second == first
+
+
+def test_a_method_that_runs_the_model_resumes_exactly_on_two_processes(tmp_path: Path) -> None:
+    """Puzzle Mix looks through the model in eval mode, so on every process at the statistics of a checkpoint."""
+    flags = [*TINY, "--output", tmp_path, "--mix", "puzzle_mix", "--checkpoint-steps", 3, "--checkpoint-hist", 9]
+    assert launch(*flags, "--experiment", "whole", processes=2).code == 0
+    shutil.copytree(tmp_path / "whole", tmp_path / "a")
+    (tmp_path / "a" / "results.json").unlink()
+    ended = launch("--resume", tmp_path / "a" / "checkpoints" / "step-00000003", "--threads", 1, processes=2)
+    assert ended.code == 0, ended.err
+    assert "resumed from step-00000003: epoch 1, update 3" in ended.out
+    assert same_end(tmp_path)
 
 
 @pytest.fixture

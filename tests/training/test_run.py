@@ -71,6 +71,33 @@ def test_the_recipe_of_a_run_repeats_it(train: Train, tmp_path: Path) -> None:
     assert digests(tmp_path / "c")["model.safetensors"] != first["model.safetensors"]
 
 
+def test_the_precision_of_the_launch_is_part_of_the_recipe(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as launched:  # what accelerate launch --mixed_precision bf16 does
+        launched.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+        assert train("--experiment", "a").code == 0
+    assert train("--experiment", "b", "--amp").code == 0
+    recipe = load_recipe(tmp_path / "a" / "recipe.yaml")
+    assert (recipe.amp, recipe.amp_dtype) == (True, "bfloat16")
+    assert digests(tmp_path / "a")["model.safetensors"] == digests(tmp_path / "b")["model.safetensors"]
+    assert train("--experiment", "c").code == 0
+    (tmp_path / "c" / "results.json").unlink()
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    other = train("--experiment", "c", "--resume")
+    assert other.code == 2
+    assert "was started in float32, this launch asks for bfloat16" in other.err
+
+
+def test_accumulation_in_the_environment_divides_nothing(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert train("--experiment", "a").code == 0
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    assert train("--experiment", "b").code == 0
+    assert digests(tmp_path / "a")["model.safetensors"] == digests(tmp_path / "b")["model.safetensors"]
+
+
 def test_no_file_tells_where_it_was_made(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_parquet(tmp_path / "telling-name", {"train": 100, "test": 40})
     monkeypatch.setenv("HF_TOKEN", "hf_secretsecretsecret")

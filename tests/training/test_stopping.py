@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.training import TINY, Train, command, digests, environment
+from tests.support.training import Train, command, digests, environment
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen, seconds: float = 120.0) -> None:
@@ -40,20 +40,33 @@ def test_a_signal_leaves_a_checkpoint_to_go_on_from(
 
 
 def test_a_full_disk_ends_in_one_line_and_loses_nothing(train: Train, tmp_path: Path) -> None:
-    """A limit on the size of files stands in for a full disk: the write itself fails, wherever it comes."""
-    flags = [*TINY, "--output", tmp_path, "--experiment", "a"]
-    done = subprocess.run(
-        command(*flags, "--epochs", 3, "--opt", "adamw", "--model-ema", "--checkpoint-hist", 5),
-        capture_output=True,
-        text=True,
-        env=environment(),
-        timeout=300,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000)),
-    )
-    assert done.returncode == 1
-    assert "train.py: cannot write: File too large; the last good checkpoint stands" in done.stderr
-    assert "Traceback" not in done.stderr
+    """A limit on the size of files, set after the first checkpoint, stands in for a full disk: the next write fails."""
+    flags = ["--limit", 100, "--batch-size", 20, "--epochs", 12, "--threads", 1, "--output", tmp_path]
+    words = command(*flags, "--experiment", "a")
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    wait_for(lambda: any((tmp_path / "a" / "checkpoints").glob("step-*")), process)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "train.py: cannot write: File too large; what was written before stands, --resume goes on from it" in err
+    assert "Traceback" not in err
     assert not list((tmp_path / "a" / "checkpoints").glob("*partial*"))
+    ended = train(*flags, "--experiment", "a", "--resume")
+    assert ended.code == 0, ended.err
+    assert "resumed from step-" in ended.out
+    assert "note: " not in ended.out, "no checkpoint is damaged"
+    assert train(*flags, "--experiment", "b").code == 0
+    for name in ("model.safetensors", "summary.csv"):
+        assert digests(tmp_path / "a")[name] == digests(tmp_path / "b")[name]
+
+
+def test_ruined_weights_do_not_become_a_checkpoint(train: Train, tmp_path: Path) -> None:
+    """The loss is still finite when the last update of an epoch ruins the weights."""
+    flags = ["--batch-size", 100, "--val-fraction", 0, "--lr", 1e30, "--warmup-epochs", 1, "--warmup-lr", 1e-3]
+    ended = train("--experiment", "a", *flags, "--epochs", 3)
+    assert ended.code == 1
+    assert "the loss is not finite at update 2; last good checkpoint: step-00000001" in ended.err
+    assert sorted(path.name for path in (tmp_path / "a" / "checkpoints").glob("step-*")) == ["step-00000001"]
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(train: Train, tmp_path: Path) -> None:

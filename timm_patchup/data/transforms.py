@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from timm.data import create_transform
 from torch import Tensor
-from torchvision.transforms import Compose
+from torchvision.transforms import Compose, RandomVerticalFlip
 from torchvision.transforms.functional import to_pil_image
 
 from ..draw import derive_seed
@@ -70,7 +70,7 @@ class Augmentation:
     """timm's training transforms of one image with the recipe's keys; seeded for each sample."""
 
     def __init__(self, recipe: "Recipe", *, crop: bool) -> None:
-        """Make the transforms; without ``crop`` the image comes cropped and flipped already."""
+        """Make the transforms; without ``crop`` the image comes cropped and mirrored already."""
         self.seed = recipe.seed
         geometry, colour, final = create_transform(
             (recipe.input_size[1], recipe.input_size[2]),
@@ -91,7 +91,8 @@ class Augmentation:
         )
         if recipe.lighting:
             final.transforms.insert(1, Lighting(recipe.lighting))  # between the scaling to [0, 1] and the normalisation
-        self.transform = Compose([*(geometry.transforms if crop else []), *colour.transforms, *final.transforms])
+        first = [step for step in geometry.transforms if crop or isinstance(step, RandomVerticalFlip)]
+        self.transform = Compose([*first, *colour.transforms, *final.transforms])
 
     def __call__(self, image: Any, index: int, epoch: int) -> Tensor:
         """Return one image, PIL or bytes (C, H, W), as a normalised tensor (C, H, W)."""

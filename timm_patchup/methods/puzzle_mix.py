@@ -6,7 +6,7 @@ transport of blocks for the whole batch; here are the draws, the gradient and th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -81,6 +81,8 @@ class PuzzleMix(Mixer):
         >>> x, target = mix(x, y)
         >>> loss = mix.loss(model(x), target)
     """
+
+    runs_model: ClassVar[bool] = True
 
     def __init__(
         self,

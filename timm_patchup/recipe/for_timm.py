@@ -45,7 +45,8 @@ def for_timm(recipe: Recipe, *, known: Collection[str], num_processes: int) -> t
     values = recipe.to_dict()
     values["batch_size"] = recipe.batch_size // parts
     values["bce_loss"] = recipe.loss == "bce"
-    values["decay_milestones"] = [milestone + 1 for milestone in recipe.decay_milestones]  # timm drops one early
+    if not recipe.sched_on_updates:
+        values["decay_milestones"] = [milestone + 1 for milestone in recipe.decay_milestones]  # timm drops one early
     if recipe.dataset == "fashion_mini":
         values["dataset"] = f"hfds/{fashion_mini_dir()}"
     if recipe.crop_padding is not None:

@@ -1,12 +1,12 @@
 """The keys of a recipe: one flat namespace with timm's names, each with its type, range, default and help.
 
-A ``Recipe`` is frozen and complete. Keys that timm has mean what they mean there, with one exception that is the
-point of a recipe: ``batch_size`` is the whole batch of one update, whatever the number of processes. Settings of the
-method are the keys ``mix_*``.
+A ``Recipe`` is frozen and complete. Keys that timm has mean what they mean there, with two exceptions:
+``batch_size`` is the whole batch of one update, whatever the number of processes, and at ``decay_milestones`` the rate
+drops after so many epochs, not one before. Settings of the method are the keys ``mix_*``.
 """
 
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from math import isfinite
@@ -221,7 +221,22 @@ class Recipe:
             problems.append(f"decay_milestones must increase, got {self.decay_milestones}")
         if self.warmup_epochs and self.warmup_epochs >= self.epochs and not self.warmup_prefix:
             problems.append(f"warmup_epochs {self.warmup_epochs} must be fewer than epochs {self.epochs}")
-        return problems
+        return problems or [f"{name} does nothing {why}" for name, why in self._idle_keys()]
+
+    def _idle_keys(self) -> Iterator[tuple[str, str]]:
+        """Give the keys that were set and that another one makes idle, each with the reason and the way out."""
+        idle: dict[str, str] = {}
+        if self.crop_padding is not None:
+            reason = "where small images are cropped from padding: --crop-padding none takes timm's random crop"
+            idle |= dict.fromkeys(("scale", "ratio", "train_interpolation"), reason)
+        if self.aa is not None and "3a" not in self.aa:
+            idle["color_jitter"] = "beside aa, as in timm: give --color-jitter 0"
+        if self.sched in ("step", "multistep", "none"):
+            idle |= dict.fromkeys(("min_lr", "cooldown_epochs"), f"with the schedule {self.sched}")
+        if self.sched == "none":
+            idle["warmup_epochs"] = "with the schedule none"
+        defaults = Recipe()
+        yield from ((name, why) for name, why in idle.items() if getattr(self, name) != getattr(defaults, name))
 
 
 def list_keys() -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import timm
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, GradientAccumulationPlugin
 from timm.optim import create_optimizer_v2, list_optimizers, optimizer_kwargs
 from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler_factory import scheduler_kwargs
@@ -53,6 +53,8 @@ def make_accelerator(
             log_with=list(trackers) or None,
             project_dir=None if log_dir is None else str(log_dir),
             step_scheduler_with_optimizer=False,
+            # The recipe says how a batch is accumulated; a number in the environment would divide gradients once more.
+            gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
         )
     except (ValueError, ImportError) as error:
         raise RecipeError([f"Accelerate refuses: {' '.join(str(error).split())}"]) from error
@@ -128,8 +130,9 @@ def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
 def build_scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, updates_per_epoch: int) -> tuple[Any, int]:
     """Return timm's scheduler (None for a constant rate) and the number of epochs with warm-up and cool-down."""
     arguments = scheduler_kwargs(recipe)
-    # timm's multistep drops one epoch before each milestone; a recipe means what the paper's table says.
-    arguments["decay_milestones"] = [milestone + 1 for milestone in recipe.decay_milestones]
+    # timm's multistep drops one epoch (or update) before each milestone; a recipe means what the paper's table says.
+    later = 0.5 / updates_per_epoch if recipe.sched_on_updates else 1
+    arguments["decay_milestones"] = [milestone + later for milestone in recipe.decay_milestones]
     if recipe.sched == "none":
         return None, recipe.epochs
     scheduler, num_epochs = create_scheduler_v2(optimizer, **arguments, updates_per_epoch=updates_per_epoch)

@@ -128,10 +128,18 @@ class Checkpoints:
         kept = [path for path in paths if path.name <= newest.name]
         for path in kept[: -self.keep]:
             shutil.rmtree(path)
-        named = {json.loads((path / "manifest.json").read_text("utf-8"))["best"] for path in kept[-self.keep :]}
+        named = {_best_of(path) for path in (*kept[-self.keep :], *self.folder.glob(f"{_ASIDE}*"))}
         for path in self.folder.glob("best-*.safetensors"):
             if path.name not in named:
                 path.unlink()
+
+
+def _best_of(path: Path) -> str | None:
+    """Return which weights a checkpoint names as the best, None of one that is damaged."""
+    try:
+        return json.loads((path / "manifest.json").read_text(encoding="utf-8"))["best"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def load_checkpoint(path: Path) -> Checkpoint:

@@ -175,5 +175,5 @@ def _known_failure(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, CheckpointError):
         return str(error), 1
     if isinstance(error, OSError) and error.errno in _WRITE_ERRORS:
-        return f"cannot write: {error.strerror or error}; the last good checkpoint stands, --resume goes on from it", 1
+        return f"cannot write: {error.strerror or error}; what was written before stands, --resume goes on from it", 1
     return None

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from timm.models import model_parameters
 from timm.utils import ModelEmaV3, dispatch_clip_grad, distribute_bn
 from timm.utils.clip_grad import adaptive_clip_grad
 from torch import Tensor, nn
@@ -110,16 +111,19 @@ class Learner:
         labels = labels.to(self.accelerator.device, non_blocking=True)
         if self.recipe.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
+        processes = self.accelerator.num_processes
+        if self.mixer.runs_model and processes > 1:
+            # All see the statistics that a checkpoint would hold; DDP shares them only on the way into its forward.
+            distribute_bn(self.plain, processes, reduce=False)
         mixed, target = self.mixer(images, labels)
         return self.mixer.loss(self.model(mixed), target, self.criterion)
 
     def _clip(self, value: float) -> None:
         self.accelerator.unscale_gradients(self.optimizer)
-        parameters = list(self.plain.parameters())
         if self.recipe.clip_mode == "agc":
-            adaptive_clip_grad(parameters, value)
+            adaptive_clip_grad(model_parameters(self.plain, exclude_head=True), value)  # not the classifier, as in timm
         else:
-            dispatch_clip_grad(parameters, value, mode=self.recipe.clip_mode)
+            dispatch_clip_grad(self.plain.parameters(), value, mode=self.recipe.clip_mode)
 
     def _count(self, loss: Tensor, samples: int, update: int) -> None:
         """Keep the loss on the device: to look at it would wait."""
@@ -146,6 +150,11 @@ class Learner:
         if self.ema is not None:
             # A checkpoint holds the average of the first process: all take that one, so that a resume is exact.
             distribute_bn(self.ema.module, processes, reduce=False)
+
+    def is_finite(self) -> bool:
+        """Whether all weights and statistics are numbers."""
+        values = [value for value in self.plain.state_dict().values() if value.is_floating_point()]
+        return all(bool(torch.isfinite(value).all()) for value in values)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a resume needs besides the weights; all processes come here together."""

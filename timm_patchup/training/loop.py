@@ -5,6 +5,7 @@ Follow a batch: ``data/loader.py`` gives it, ``Learner.update`` mixes it and ste
 
 import time
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any
 
 import torch
@@ -139,6 +140,8 @@ class Trainer:
             "val_top5": metrics.top5 if metrics else None,
             "val_error": metrics.error if metrics else None,
         }
+        if metrics is not None and not isfinite(metrics.loss):
+            raise NonFinite(position.total, self._newest())
         position.rows.append(row)
         is_best = metrics is not None and self._is_best(metrics)
         if metrics is not None and is_best:
@@ -214,7 +217,13 @@ class Trainer:
     # Checkpoints
 
     def _save(self) -> None:
-        """Write a checkpoint; all processes come here together, the first one writes."""
+        """Write a checkpoint; all processes come here together, the first one writes.
+
+        Raises:
+            NonFinite: the last update ruined the weights, of which no loss has told yet.
+        """
+        if not self.learner.is_finite():
+            raise NonFinite(self.position.total, self._newest())
         learned = self.learner.state_dict()
         if not self.accelerator.is_main_process:
             return
@@ -236,6 +245,8 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> list[str]:
         """Go on from a checkpoint; return what the user should know about it."""
         self.position = Position(**checkpoint.state["position"])
+        if self.position.best_file is not None:
+            self.checkpoints.load_best(self.position.best_file)  # better told now than after the last epoch
         return self.learner.restore(checkpoint, epochs=self.position.epoch, updates=self.position.total)
 
     def _newest(self) -> str:

@@ -31,7 +31,9 @@ def run(recipe: Recipe, call: "Call") -> dict[str, Any]:
     resuming = bool(call.resume) and folder.state() in ("unfinished", "finished")
     if resuming:
         recipe = _recipe_of_run(folder, recipe, call)
-    elif not call.overwrite:
+    elif call.overwrite:
+        folder.refuse_to_overwrite()
+    else:
         folder.refuse_unless_new()
     problems = model_problems(recipe)
     if problems:
@@ -39,6 +41,7 @@ def run(recipe: Recipe, call: "Call") -> dict[str, Any]:
     accelerator = make_accelerator(
         recipe, trackers=call.track, log_dir=folder.path / "logs" if call.track else None, threads=call.threads
     )
+    recipe = _with_precision_of_launch(recipe, accelerator, folder if resuming else None)
     say = accelerator.print
     if resuming and folder.state() == "finished":
         say(f"{folder.path} is finished already")
@@ -112,6 +115,20 @@ def _recipe_of_run(folder: RunFolder, recipe: Recipe, call: "Call") -> Recipe:
             ]
         )
     return recipe
+
+
+def _with_precision_of_launch(recipe: Recipe, accelerator: Accelerator, resumed: RunFolder | None) -> Recipe:
+    """Return the recipe with the precision that ``accelerate launch`` asked for: it belongs to what was used.
+
+    Raises:
+        RecipeError: the run to go on with was started in another one.
+    """
+    asked = {"bf16": "bfloat16", "fp16": "float16"}.get(accelerator.mixed_precision)
+    if recipe.amp or asked is None:
+        return recipe
+    if resumed is not None:
+        raise RecipeError([f"{resumed.path} was started in float32, this launch asks for {asked}: a run keeps its own"])
+    return Recipe.from_dict(recipe.to_dict() | {"amp": True, "amp_dtype": asked})
 
 
 def _restore(trainer: Trainer, folder: RunFolder, path: Path | None, say: Any) -> None:

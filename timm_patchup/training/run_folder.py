@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from ..files import replacing
+from ..files import PARTIAL, replacing
 from ..recipe import Recipe, RecipeError, load_recipe
 
 try:
@@ -24,6 +24,7 @@ except ImportError:  # Windows has no such locks
 
 State = Literal["new", "unfinished", "finished", "foreign"]
 OWN_FILES = ("recipe.yaml", "summary.csv", "results.json", "curves.png", "model.safetensors")
+CHECKPOINT_FILES = ("step-*", "aside-step-*", "best-*.safetensors", f"{PARTIAL}*")
 COLUMNS = ("epoch", "lr", "train_loss", "val_loss", "val_top1", "val_top5", "val_error")
 Row = dict[str, float | None]
 
@@ -56,6 +57,19 @@ class RunFolder:
     def recipe(self) -> Recipe:
         return load_recipe(self.path / "recipe.yaml")
 
+    def refuse_to_overwrite(self) -> None:
+        """Raise RecipeError where files of something else have the names that a run would write over."""
+        if self.state() != "foreign":
+            return
+        taken = [name for name in OWN_FILES if (self.path / name).exists()]
+        taken += ["checkpoints/"] if self.checkpoints.exists() and any(self.checkpoints.iterdir()) else []
+        if taken:
+            names = ", ".join(taken)
+            message = (
+                f"{self.path} holds no run, but {names} of something else: choose another --experiment or --output"
+            )
+            raise RecipeError([message])
+
     def refuse_unless_new(self) -> None:
         """Raise RecipeError where something lies that a new run would write over."""
         state = self.state()
@@ -68,7 +82,7 @@ class RunFolder:
             )
         if state == "foreign":
             raise RecipeError(
-                [f"{self.path} holds files of something else: {other}; --overwrite leaves those where they are"]
+                [f"{self.path} holds files of something else: {other}; --overwrite puts a run beside them"]
             )
 
     @contextmanager
@@ -108,19 +122,15 @@ class RunFolder:
         """Remove what a run writes, and nothing else."""
         for name in OWN_FILES:
             (self.path / name).unlink(missing_ok=True)
-        for path in self.checkpoints.glob("*"):
-            if path.is_dir():
-                shutil.rmtree(path)
-            elif path.name != ".lock":
-                path.unlink()
+        for path in (path for pattern in CHECKPOINT_FILES for path in self.checkpoints.glob(pattern)):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def begin(self, recipe: Recipe, name: str) -> None:
         """Make the folder and write the recipe into it."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         head = (
             f"# {name}, resolved. Train it again: accelerate launch -m timm_patchup.training --recipe recipe.yaml\n"
-            "# For timm's own train.py: timm-patchup path/to/train.py --recipe recipe.yaml. Its -c takes this file,\n"
-            "# too, but reads batch_size as that of one process.\n"
+            "# With timm's own train.py: timm-patchup path/to/train.py --recipe recipe.yaml\n"
         )
         self.write_text("recipe.yaml", head + recipe.to_yaml())
 

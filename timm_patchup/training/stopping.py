@@ -25,8 +25,8 @@ class NonFinite(RunError):
 
     def __init__(self, update: int, checkpoint: str) -> None:
         super().__init__(
-            f"the loss is not finite at update {update}; last good checkpoint: {checkpoint}. "
-            f"Lower --lr, add --warmup-epochs or --clip-grad, or go without --amp"
+            f"the loss is not finite at update {update}; last good checkpoint: {checkpoint}. Start anew with a lower "
+            f"--lr, with --warmup-epochs or --clip-grad, or without --amp: a resumed run keeps its recipe"
         )
 
 
