@@ -38,11 +38,32 @@ def smoothing_of(criterion: Criterion) -> float:
     return float(getattr(criterion, "smoothing", None) or getattr(criterion, "label_smoothing", None) or 0.0)
 
 
-def for_soft_targets(criterion: Criterion) -> Criterion:
+def refuse_double_smoothing(in_mixer: float, criterion: Criterion) -> None:
+    """Raise ValueError where both the mixer and the criterion smooth labels."""
+    if in_mixer and smoothing_of(criterion):
+        raise ValueError(
+            f"label smoothing is set twice, in the mixer ({in_mixer}) and in the criterion "
+            f"({smoothing_of(criterion)}): leave one at 0"
+        )
+
+
+def takes_indices(criterion: Criterion) -> bool:
+    """Return whether class indices give the loss of one-hot targets; class weights are averaged in another way."""
+    if type(criterion) is nn.CrossEntropyLoss:
+        return criterion.weight is None
+    return criterion is cross_entropy or type(criterion) in (LabelSmoothingCrossEntropy, BinaryCrossEntropy)
+
+
+def for_soft_targets(criterion: Criterion, *, from_indices: bool = True) -> Criterion:
     """Return the criterion as it acts on soft targets (B, K).
 
     Two of timm's criteria smooth only class indices: for soft targets the smoothing is done here, with their formula.
     A criterion that is not timm's or torch's is called with soft targets as it is.
+
+    Args:
+        criterion: the criterion.
+        from_indices: whether the targets were made of class indices. timm's BinaryCrossEntropy leaves those that came
+            soft as they are, and timm's script does not take its default smoothing away for them.
 
     Raises:
         TypeError: the criterion compares augmented splits of a batch, which mixing would take apart.
@@ -51,6 +72,6 @@ def for_soft_targets(criterion: Criterion) -> Criterion:
         raise TypeError("JsdCrossEntropy compares splits of one batch (--aug-splits) and cannot be used with mixing")
     if type(criterion) is LabelSmoothingCrossEntropy:
         return lambda output, target: F.cross_entropy(output, smooth_target(target, criterion.smoothing))
-    if type(criterion) is BinaryCrossEntropy and criterion.smoothing:
+    if type(criterion) is BinaryCrossEntropy and criterion.smoothing and from_indices:
         return lambda output, target: criterion(output, smooth_target(target, criterion.smoothing))
     return criterion

@@ -80,21 +80,25 @@ def _parse_with_mix(parse_args: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_recipe(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> None:
-    """Make a recipe, if one is named, the defaults of the script: its own flags override them."""
+    """Make a recipe, if one is named, the defaults of the script: its flags and its ``-c`` file override them."""
     help_text = "a recipe of timm_patchup, by name or file, as defaults of all other flags"
     parser.add_argument("--recipe", metavar="NAME|FILE", help=help_text)
     peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    peek.add_argument("--recipe")
-    source = peek.parse_known_args(words)[0].recipe
+    for flag in ("--recipe", "--mix", "--model"):
+        peek.add_argument(flag)
+    given = vars(peek.parse_known_args(words)[0])
+    source, from_file = given.pop("recipe"), dict(parser._defaults)
     if source is None:
         return
+    # Another method or model leaves behind what the recipe says of its own.
+    chosen = {key: value or from_file[key] for key, value in given.items() if value or key in from_file}
     known = {action.dest for action in parser._actions}
     num_processes = int(os.environ.get("WORLD_SIZE", 1))
     try:
-        values, remarks = for_timm(load_recipe(source), known=known, num_processes=num_processes)
+        values, remarks = for_timm(load_recipe(source, chosen), known=known, num_processes=num_processes)
     except RecipeError as error:
         _fail("; ".join(error.problems))
-    parser.set_defaults(**values)
+    parser.set_defaults(**{key: value for key, value in values.items() if key not in from_file})
     if int(os.environ.get("RANK", 0)) == 0:
         for remark in remarks:
             print(f"timm-patchup: {remark}", file=sys.stderr)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from . import draw as sampling
 from .checks import check_choice, check_count, check_number
-from .criterion import Criterion, cross_entropy, for_soft_targets, is_affine
+from .criterion import Criterion, cross_entropy, for_soft_targets, is_affine, refuse_double_smoothing
 from .draw import Draw, Place, Stream
 from .functional import (
     Objective,
@@ -76,6 +76,7 @@ class Mixer:
         self._paused = 0
         self._detached = False
         self._labels_checked = False
+        self._from_indices = True
         self._maps: dict[torch.Size, dict[str, FeatureMap]] = {}
         self._targets: tuple[Tensor, Tensor] | None = None
         self._stream = Stream(check_count("seed", seed, low=0))
@@ -123,7 +124,8 @@ class Mixer:
     def __call__(self, x: Tensor, target: Tensor, *, draw: Draw | None = None) -> tuple[Tensor, Tensor]:
         """Draw for a batch and mix its targets; hidden features follow in the next forward pass of the model.
 
-        In eval mode, inside ``paused()`` and with ``mixup_enabled`` off nothing is altered and nothing is drawn.
+        In eval mode, inside ``paused()`` and with ``mixup_enabled`` off nothing is altered and nothing is drawn. With
+        gradient checkpointing, call backward before the next draw: what is recomputed takes the draw that is armed.
 
         Args:
             x: (B, C, H, W), floating point; not changed in place.
@@ -173,10 +175,12 @@ class Mixer:
 
         Raises:
             RuntimeError: the draw was never applied, so the loss would be that of a batch that was not mixed.
+            ValueError: labels are smoothed by the mixer and by the criterion.
         """
         self._require_applied()
         criterion = cross_entropy if criterion is None else criterion
-        soft = for_soft_targets(criterion) if target.ndim == 2 else criterion
+        refuse_double_smoothing(self.label_smoothing, criterion)
+        soft = for_soft_targets(criterion, from_indices=self._from_indices) if target.ndim == 2 else criterion
         if self._targets is None or self.draw is None:
             return soft(output, target)
         if is_affine(criterion):
@@ -281,7 +285,8 @@ class Mixer:
         self._armed.disarm()
         raise RuntimeError(
             f"the draw at site {site!r} was never applied: no training forward pass of the model reached that site "
-            f"after mix(x, target). Was another model (a copy?) run, the model in eval mode or the pass under paused()?"
+            f"after mix(x, target). Was another model (a copy?) run, the model in eval mode, the pass under paused()? "
+            f"Was the model compiled before the mixer was made? Then torch._dynamo.reset() and compile it again"
         )
 
     def _own_target(self, x: Tensor, target: Tensor) -> Tensor:
@@ -298,6 +303,7 @@ class Mixer:
         if len(target) != len(x):
             raise ValueError(f"target has {len(target)} rows, x has {len(x)} samples")
         num_classes = self.num_classes or getattr(self.model, "num_classes", None)
+        self._from_indices = target.ndim == 1
         if target.ndim == 2:
             if num_classes and target.shape[1] != num_classes:
                 raise ValueError(f"target has {target.shape[1]} columns, num_classes is {num_classes}")

@@ -151,6 +151,7 @@ def probe(model: nn.Module, sites: Sequence[Site], x: Tensor) -> dict[str, Featu
             model.eval()
             model.forward(images)  # not model(images): a model compiled in place would not run the new hooks
         finally:
+            torch.clear_autocast_cache()  # weights cast here have no gradients, and older torch would take them again
             for handle in handles:
                 handle.remove()
             for module, training in flags:
@@ -248,7 +249,8 @@ def _layouts(shape: torch.Size, channels: int | None, height: int, width: int) -
     _, a, b, c = shape
     layouts = [FeatureMap(a, b, c), FeatureMap(c, a, b, nhwc=True)]
     layouts = [layout for layout in layouts if layout.channels == channels] or layouts
-    return [layout for layout in layouts if abs(layout.width - layout.height * width / height) <= 1.0]
+    rounding = max(1.0, width / height)  # a row too many is worth so many columns
+    return [layout for layout in layouts if abs(layout.width - layout.height * width / height) <= rounding]
 
 
 def _share_below(output: Tensor, layout: FeatureMap) -> float:

@@ -7,7 +7,7 @@ import torch
 from timm.task import ClassificationTask
 from torch import Tensor, nn
 
-from .criterion import Criterion, for_soft_targets, smoothing_of
+from .criterion import Criterion, for_soft_targets, refuse_double_smoothing, takes_indices
 from .mixer import Mixer
 
 _logger = logging.getLogger(__name__)
@@ -41,11 +41,7 @@ class MixTask(ClassificationTask):
     ) -> None:
         if mixer.model is not model:
             raise ValueError("mixer was made for another model: make it for the model given to MixTask")
-        if mixer.label_smoothing and smoothing_of(criterion):
-            raise ValueError(
-                f"label smoothing is set twice, in the mixer ({mixer.label_smoothing}) and in the criterion "
-                f"({smoothing_of(criterion)}): leave one at 0"
-            )
+        refuse_double_smoothing(mixer.label_smoothing, criterion)
         for_soft_targets(criterion)  # refuses what mixing takes apart now, not at the first altered batch
         super().__init__(model, criterion, device=device, dtype=dtype, verbose=verbose)
         self.mixer = mixer
@@ -79,7 +75,7 @@ class MixTask(ClassificationTask):
         mixed_input, mixed_target = self.mixer(input, target)
         output = self.trainable_module(mixed_input)
         mixed = self.mixer.draw is not None and self.mixer.draw.mixes
-        # A batch whose samples are not mixed has timm's own loss, on the targets as they came.
-        if not mixed and not self.mixer.label_smoothing:
+        # A batch whose samples are not mixed has timm's own loss to the last bit, on the targets as they came.
+        if not mixed and not self.mixer.label_smoothing and takes_indices(self.criterion):
             mixed_target = target
         return {"loss": self.mixer.loss(output, mixed_target, self.criterion), "output": output}

@@ -110,3 +110,23 @@ def test_a_recipe_is_handed_to_the_script(train_script: Path, tmp_path: Path) ->
     assert wrong.returncode == 2
     assert "did you mean imagenet_hard_patchup" in wrong.stderr
     assert wrong.stderr.count("\n") == 1
+
+
+def test_another_method_takes_its_own_settings_from_the_recipe(train_script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "args.yaml"
+    call = ["--recipe", "imagenet_hard_patchup", "--model", "test_resnet", "--output", out]
+    for mix, settings in (("soft_patchup", (1.0, 0.6)), ("none", (None, None))):
+        done = launch(train_script, *call, "--mix", mix)
+        assert done.returncode == 0, done.stderr
+        written = yaml.safe_load(out.read_text())
+        assert (written["mix_prob"], written["mix_gamma"]) == settings
+
+
+def test_a_file_of_the_user_goes_over_the_recipe(train_script: Path, tmp_path: Path) -> None:
+    out, own = tmp_path / "args.yaml", tmp_path / "own.yaml"
+    own.write_text("model: test_resnet\nseed: 5\nmix_gamma: 0.11\n")
+    done = launch(train_script, "-c", own, "--recipe", "imagenet_hard_patchup", "--output", out)
+    assert done.returncode == 0, done.stderr
+    written = yaml.safe_load(out.read_text())
+    assert (written["model"], written["seed"], written["mix_gamma"]) == ("test_resnet", 5, 0.11)
+    assert written["mix_prob"] == 0.6, "what the file does not say comes from the recipe"

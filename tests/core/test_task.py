@@ -1,5 +1,6 @@
 """MixTask is a timm.task.ClassificationTask: usable wherever timm's is, with timm's own criteria."""
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -37,8 +38,11 @@ def batch(seed: int = 1) -> tuple[Tensor, Tensor]:
     ],
     ids=["ce", "ce-smooth", "smooth", "soft", "bce", "bce-threshold"],
 )
-def test_every_criterion_of_timm_trains_with_integer_and_soft_targets(criterion: nn.Module, soft: bool) -> None:
-    task = make_task(criterion, prob=1.0, sites=["stem", "stage1"])
+@pytest.mark.parametrize("prob", [0.0, 1.0])
+def test_every_criterion_of_timm_trains_with_integer_and_soft_targets(
+    criterion: nn.Module, soft: bool, prob: float
+) -> None:
+    task = make_task(criterion, prob=prob, sites=["stem", "stage1"])
     assert isinstance(task, ClassificationTask)
     x, y = batch()
     target = nn.functional.one_hot(y, 10).float() if soft else y
@@ -60,6 +64,33 @@ def test_a_batch_left_alone_has_exactly_timms_loss(criterion: nn.Module) -> None
     assert torch.equal(task(x, y)["loss"], plain(x, y)["loss"])
 
 
+@pytest.mark.parametrize("criterion", [SoftTargetCrossEntropy(), nn.CrossEntropyLoss(weight=torch.arange(1.0, 11.0))])
+def test_batches_mixed_and_left_alone_have_losses_of_one_scale(criterion: nn.Module) -> None:
+    """As many samples as classes: a loss that takes labels for distributions would broadcast them in silence."""
+    x, y = torch.randn(10, 3, 32, 32), torch.arange(10)
+    losses = []
+    for prob in (0.0, 1.0):
+        task = make_task(criterion, prob=prob, sites=["stage1"], gamma=0.0, objective="l2")  # mixes nothing
+        losses.append(task(x, y)["loss"])
+    torch.testing.assert_close(losses[0], losses[1])
+
+
+def test_targets_that_came_soft_are_not_smoothed_by_bce() -> None:
+    """Timm's script leaves the default smoothing of its BinaryCrossEntropy standing beside its own mixup."""
+    criterion = BinaryCrossEntropy()
+    assert criterion.smoothing == 0.1
+    x, y = batch()
+    soft = nn.functional.one_hot(y, 10).float().roll(1, 0) * 0.3 + nn.functional.one_hot(y, 10).float() * 0.7
+    task = make_task(criterion, prob=0.0)
+    plain = ClassificationTask(task.get_trainable_module(), criterion, verbose=False)
+    assert torch.equal(task(x, soft)["loss"], plain(x, soft)["loss"])
+    task.mixer.prob = 1.0
+    asked: list[torch.Tensor] = []
+    criterion.register_forward_pre_hook(lambda module, args: asked.append(args[1]))
+    task(x, soft)
+    assert all((target.sum(dim=1) - 1).abs().max() < 1e-5 and (target == 0).any() for target in asked)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_smoothing_in_the_criterion_equals_smoothing_in_the_mixer(smoothing: float) -> None:
     losses = []
@@ -72,15 +103,27 @@ def test_smoothing_in_the_criterion_equals_smoothing_in_the_mixer(smoothing: flo
 def test_compile_and_ema_follow_timm() -> None:
     torch._dynamo.reset()
     task = make_task(nn.CrossEntropyLoss(), prob=1.0, sites=["stage1"])
+    eager = make_task(nn.CrossEntropyLoss(), prob=1.0, sites=["stage1"])
+    eager.get_trainable_module().load_state_dict(task.get_trainable_module().state_dict())
+    start = copy.deepcopy(task.get_trainable_module().state_dict())
     ema = task.setup_ema(decay=0.5)
     compiled = task.compile(backend="aot_eager")
     assert task.get_eval_model() is compiled
-    task(*batch())["loss"].backward()
-    task.update_ema(step=1)
-    compiled.eval()
+    x, y = batch()
+    loss = task(x, y)["loss"]
+    loss.backward()
+    torch.testing.assert_close(loss, eager(x, y)["loss"])
+    assert eager.mixer.draw is not None
+    plain = nn.functional.cross_entropy(eager.get_trainable_module().eval()(x), y)
+    assert not torch.allclose(loss, 2.0 * plain, rtol=1e-2), "the compiled model mixes"
+    weight = task.get_trainable_module().conv1[0].weight
+    with torch.no_grad():
+        weight.add_(1.0)
+    task.update_ema(step=2)
+    torch.testing.assert_close(ema.module.conv1[0].weight, start["conv1.0.weight"] + 0.5)
     ema.module.eval()
-    x, _ = batch()
-    assert task.get_eval_model(ema=True)(x).shape == compiled(x).shape
+    expected = copy.deepcopy(ema.module)(x)
+    assert torch.equal(task.get_eval_model(ema=True)(x), expected), "the average is not mixed"
 
 
 def test_checkpoint_of_timm_holds_the_draws_and_the_plain_weights(tmp_path: Path) -> None:

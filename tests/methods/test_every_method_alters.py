@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.conftest import NUM_CLASSES
 from tests.support.expectations import SWIN, MakeModel, expected_mix, record
-from timm_patchup import Draw, Mixer, MixTask
+from timm_patchup import Draw, Mixer, MixTask, list_sites
 from timm_patchup.methods.puzzle_images import join_images
 from timm_patchup.methods.puzzle_mix import PuzzleDraw
 
@@ -115,18 +115,28 @@ def test_an_erasing_draw_made_by_hand_has_the_own_targets_whatever_its_partner(n
 
 @pytest.mark.parametrize("name", WITH_SITES)
 def test_maps_with_channels_last_in_their_shape_are_altered_too(name: str, make_model: MakeModel) -> None:
-    model = make_model("swin_tiny_patch4_window7_224", **SWIN)
+    model = make_model("swin_tiny_patch4_window7_224", **SWIN).eval()  # no stochastic depth: only the mixer differs
     mix = mixer_of(name, model, sites=["stage1"])
-    clean = copy.deepcopy(model)
+    seen: list[Tensor] = []
+    model.get_submodule(list_sites(model)["stage1"]).register_forward_hook(lambda module, args, out: seen.append(out))
     x, y = torch.randn(2, 3, 64, 64), torch.tensor([1, 2])
+    model(x)
+    model.training = True
     mix(x, y)
     swap = Draw("stage1", torch.tensor([1, 0]), last(mix).lam, last(mix).changed, last(mix).kept, last(mix).scale)
     mixed, target = mix_again(mix, x, y, swap)
-    output = model(mixed)
-    mix.loss(output, target).backward()
-    assert last(mix).changed is not None
-    assert last(mix).changed.shape[-1] in (1, 8)  # type: ignore[union-attr]
-    assert not torch.equal(output, clean(x))
+    mix.loss(model(mixed), target).backward()
+    changed, (clean, altered) = last(mix).changed, (seen[0], seen[-1])
+    assert changed is not None
+    assert changed.shape[-1] in (1, 8)
+    changed = changed.expand_as(clean)
+    assert changed.any()
+    if last(mix).scale is None:
+        other = (1 - last(mix).lam) * clean.flip(0) + last(mix).lam * clean
+        expected = torch.where(changed, other, clean)
+    else:
+        expected = torch.where(changed, 0.0, clean * last(mix).scale)
+    torch.testing.assert_close(altered, expected)
 
 
 def mix_again(mix: Mixer, x: Tensor, y: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
