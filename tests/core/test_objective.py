@@ -179,3 +179,13 @@ def test_soft_targets_may_be_given(dtype: torch.dtype, smoothing: float, model: 
     for i, j in enumerate(draw.partner.tolist()):
         expected = oracle.reweighted_target(rows[i], rows[j], 0.7, 0.375)
         assert target[i].tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_labels_are_not_smoothed_twice(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    mix = PatchUp(model, prob=1.0, sites=["input"], label_smoothing=0.2)
+    x, target = mix(images, labels)
+    output = model(x)
+    for criterion in (LabelSmoothingCrossEntropy(0.1), nn.CrossEntropyLoss(label_smoothing=0.1)):
+        with pytest.raises(ValueError, match=r"label smoothing is set twice, in the mixer \(0.2\)"):
+            mix.loss(output, target, criterion)
+    assert mix.loss(output, target, LabelSmoothingCrossEntropy(0.0)).isfinite()

@@ -91,6 +91,15 @@ def test_probe_finds_the_default_sites(model: nn.Module, images: Tensor) -> None
     }
 
 
+@pytest.mark.parametrize("size", [(70, 500), (98, 300), (50, 600), (600, 50)])
+def test_sides_that_are_rounded_keep_their_map(model: nn.Module, size: tuple[int, int]) -> None:
+    """Of a wide image one row more or less is worth many columns."""
+    maps = probe(model, resolve_sites(model, None), torch.zeros(1, 3, *size))
+    for name in ("stem", "stage1", "stage2"):
+        assert not maps[name].nhwc
+        assert (maps[name].height < maps[name].width) == (size[0] < size[1])
+
+
 def test_one_mixer_takes_images_of_two_sizes(model: nn.Module) -> None:
     mix = PatchUp(model, prob=1.0, sites=["stage1"])
     for height, width in ((64, 64), (32, 96), (64, 64)):
