@@ -1,5 +1,6 @@
 """Corrupted images that are ready: the layouts of the published sets, and one line for each way they do not fit."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -154,14 +155,14 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
     assert "gaussian_noise lies in a and in b, give one of them" in complaint(tmp_path / "twice")
 
 
-def test_other_files_are_other_settings(tmp_path: Path) -> None:
+def test_other_files_are_other_settings_and_their_place_is_not_told(tmp_path: Path) -> None:
     bench = make_bench(trained(), limit=20)
-    images = {corruptions.settings(replace(bench, options=Options(corrupted=where)))["images"] for where in "ab"}
-    images.add(corruptions.settings(replace(bench, options=Options(corrupted="hfds/OWNER/NAME")))["images"])
-    images.add(corruptions.settings(replace(bench, options=Options(corrupted=str(tmp_path / "CIFAR-10-C"))))["images"])
-    assert images == {"ready files of a", "ready files of b", "ready files of hfds/OWNER/NAME"} | {
-        "ready files of CIFAR-10-C"
-    }
+    where = ["a", "b", "a/b", "hfds/OWNER/NAME", "hfds/OTHER/NAME", str(tmp_path / "NAME")]
+    options = [Options(corrupted=name) for name in where]
+    images = [corruptions.settings(replace(bench, options=own))["images"] for own in options]
+    assert len(set(images)) == len(where)
+    assert images[3] == "ready files of hfds/OWNER/NAME"
+    assert re.fullmatch(r"ready files of NAME-[0-9a-f]{8}", images[5])
 
 
 def test_a_data_set_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,23 +62,25 @@ def test_nearest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rank", "everywhere", "lines"),
+    ("ranks", "everywhere", "lines"),
     [
-        (None, False, "try.py: a b\ntry.py: c\n"),
-        ("0", True, "try.py: a b\ntry.py: c\n"),
-        ("1", False, ""),
-        ("1", True, "try.py, process 1: a b\ntry.py, process 1: c\n"),
+        ({}, False, "try.py: a b\ntry.py: c\n"),
+        ({"RANK": "0", "LOCAL_RANK": "0"}, True, "try.py: a b\ntry.py: c\n"),
+        ({"RANK": "1", "LOCAL_RANK": "1"}, False, ""),
+        ({"RANK": "1", "LOCAL_RANK": "1"}, True, "try.py, process 1: a b\ntry.py, process 1: c\n"),
+        ({"RANK": "8", "LOCAL_RANK": "0"}, False, "try.py, process 8: a b\ntry.py, process 8: c\n"),
     ],
 )
-def test_the_first_process_complains_for_all(
-    rank: str | None,
+def test_the_first_process_of_a_machine_complains_for_all(
+    ranks: dict[str, str],
     everywhere: bool,
     lines: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("RANK", raising=False)
-    if rank is not None:
-        monkeypatch.setenv("RANK", rank)
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ranks.items():
+        monkeypatch.setenv(name, value)
     assert complain("try.py", ["a\n  b", "c"], 3, everywhere=everywhere) == 3
     assert capsys.readouterr().err == lines
