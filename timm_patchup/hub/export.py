@@ -101,8 +101,8 @@ def _refuse_to_replace(out: Path) -> None:
     if not out.exists() or not any(out.iterdir()):
         return
     try:
-        written = json.loads((out / WRITTEN).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        written = dict(json.loads((out / WRITTEN).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
         raise HubError(f"{out} holds something else, which is left as it is: choose another folder", code=2) from None
     own = sorted(name for name, digest in _digests(out).items() if name != WRITTEN and written.get(name) != digest)
     if own:
