@@ -1,4 +1,4 @@
-"""Writing files whole or not at all; and names for folders that do not tell where they lie."""
+"""Files written whole or not at all: a reader never sees half of one, and a write that fails leaves the old one."""
 
 import hashlib
 import os
@@ -7,12 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 PARTIAL = ".partial-"
-
-
-def anonymous_name(path: str | Path) -> str:
-    """Return a name that tells a folder from others of the same name, and not where it lies: ``cifar10-c-1f3870be``."""
-    resolved = Path(path).resolve()
-    return f"{resolved.name}-{hashlib.sha256(str(resolved).encode()).hexdigest()[:8]}"
 
 
 @contextmanager
@@ -25,3 +19,12 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of a file, of any size."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -10,6 +10,24 @@ from timm_patchup.study.cli import main
 from timm_patchup.study.commands import Options, run_recipe
 from timm_patchup.training.run_folder import RunFolder
 
+# benchmarks x methods x settings x seeds
+COUNTS = {
+    "affine": 2 * 6 * 5,
+    "alpha": (5 + 4 + 3 * 3) * 3,
+    "attacks": 9 * 5,
+    "cifar": 6 * 9 * 5,
+    "cifar10_scarce": 10 * 3,
+    "corruptions": 3 * 7 * 5,
+    "fashion_mini": 10 * 3,
+    "gamma_block": (4 * 4 + 5 * 4 + 5) * 3,
+    "imagenet": 9,
+    "loss_terms": (1 + 2 * 3) * 5,
+    "sites": 5 * 5,
+    "svhn": 3 * 9 * 5,
+    "tiny_imagenet": 3 * 9 * 5,
+    "training_time": 7 * 3 * 3,
+}
+
 
 def study_here(*words: object) -> int:
     with pytest.raises(SystemExit) as caught:

@@ -4,6 +4,7 @@
 DataError of one line that says what to do about it.
 """
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -103,6 +104,19 @@ def open_source(recipe: "Recipe", split: str, data_dir: str | Path | None = None
         raise DataError(f"dataset must be fashion_mini or hfds/OWNER/NAME, or give --data-dir; got {recipe.dataset!r}")
     _check_labels(recipe, source, split)
     return source
+
+
+def name_of(where: str) -> str:
+    """Return a name for a data set of the Hub or a folder that no other has, and that does not tell where it lies.
+
+    Example:
+        >>> name_of("path/to/CIFAR-10-C")
+        'CIFAR-10-C-1f3870be'
+    """
+    if where.startswith(HUB_PREFIX):
+        return where
+    folder = Path(where).resolve()
+    return f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
 
 
 def _check_labels(recipe: "Recipe", source: Source, split: str) -> None:

@@ -14,7 +14,6 @@ from PIL import Image
 
 from ..data.source import HUB_PREFIX, DataError, FolderSource, Source
 from ..data.splits import take_stratified
-from ..files import anonymous_name
 from ..hub.failures import explain
 from ..recipe import Recipe
 from .images import TestImages
@@ -31,11 +30,6 @@ class ArraySource:
 
     def image(self, index: int) -> Image.Image:
         return Image.fromarray(np.asarray(self._images[int(index)]))
-
-
-def name_of(where: str) -> str:
-    """Return what a report calls the files: the name of the data set, or one for the folder that is not its path."""
-    return where if where.startswith(HUB_PREFIX) else anonymous_name(where)
 
 
 def check_corrupted(where: str, names: Sequence[str], *, like: TestImages) -> None:

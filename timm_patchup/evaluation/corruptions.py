@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.source import name_of
 from ..draw import derive_seed
 from .bench import Bench, EvaluationError, Measured
-from .corrupted_files import SEVERITIES, check_corrupted, name_of, open_corrupted
+from .corrupted_files import SEVERITIES, check_corrupted, open_corrupted
 
 CORRUPTIONS = (
     "gaussian_noise",

@@ -5,7 +5,6 @@ without the name of the run, and the finished folder is loaded with timm before 
 """
 
 import csv
-import hashlib
 import json
 import re
 import shutil
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from .. import __version__
 from ..data.embedded import CLASSES
 from ..data.source import HUB_PREFIX
+from ..files import checksum
 from ..recipe import Recipe
 from ..training.curves import draw_curves
 from ..training.run_folder import COLUMNS, RunFolder
@@ -119,7 +119,7 @@ def _digests(folder: Path) -> dict[str, str]:
         if path.is_symlink():
             found[name] = "link"
         elif path.is_file():
-            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+            found[name] = checksum(path)
     return found
 
 

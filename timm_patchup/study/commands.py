@@ -6,8 +6,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ..data.source import HUB_PREFIX
-from ..files import anonymous_name
+from ..data.source import name_of
 from ..recipe import Recipe, RecipeError, load_recipe
 from ..recipe.flags import given_keys
 from .definition import Run, Study
@@ -55,14 +54,8 @@ class Options:
     @property
     def reports(self) -> Path:
         """Reports on ready files lie beside those on images made on the fly: neither is taken for the other."""
-        ready = "" if self.corrupted is None else f"_{self.corrupted_name.replace('/', '_')}"
+        ready = "" if self.corrupted is None else f"_{name_of(self.corrupted).replace('/', '_')}"
         return self.folder / f"reports{ready}"
-
-    @property
-    def corrupted_name(self) -> str:
-        """A name for the ready files that no others have, and that does not tell where they lie."""
-        where = self.corrupted or ""
-        return where if where.startswith(HUB_PREFIX) else anonymous_name(where)
 
     def report(self, run: Run) -> Path:
         return self.reports / run.name

@@ -6,7 +6,6 @@ weights of the best epoch so far lie beside them, named in the manifest. No gene
 randomness of a run follows from (seed, rank, update), see ``learner.py``.
 """
 
-import hashlib
 import io
 import json
 import pickle
@@ -21,7 +20,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
-from ..files import PARTIAL, replacing
+from ..files import PARTIAL, checksum, replacing
 
 FORMAT = 1
 _ASIDE = "aside-"
@@ -68,7 +67,7 @@ class Checkpoints:
             if ema is not None:
                 _save_weights(ema, partial / "ema.safetensors")
             _save_state(state, partial / "state.pt")
-            sums = {path.name: _checksum(path) for path in sorted(partial.iterdir())}
+            sums = {path.name: checksum(path) for path in sorted(partial.iterdir())}
             manifest = {"format": FORMAT, "step": step, "best": best, "sha256": sums}
             (partial / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
             if target.exists():
@@ -153,7 +152,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         if manifest["format"] != FORMAT:
             raise CheckpointError(f"{path.name} has format {manifest['format']}, this version reads {FORMAT}")
         for name, expected in manifest["sha256"].items():
-            if _checksum(path / name) != expected:
+            if checksum(path / name) != expected:
                 raise CheckpointError(f"{path.name} is damaged: {name} does not match its checksum")
         ema = load_file(path / "ema.safetensors") if "ema.safetensors" in manifest["sha256"] else None
         return Checkpoint(
@@ -181,11 +180,3 @@ def _save_state(state: dict[str, Any], path: Path) -> None:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     path.write_bytes(buffer.getbuffer())
-
-
-def _checksum(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()

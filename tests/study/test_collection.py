@@ -1,0 +1,107 @@
+"""From finished runs to tables: means, deviations, differences, pictures."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.study.studying import finish
+from timm_patchup.recipe import RecipeError
+from timm_patchup.study import load_study
+from timm_patchup.study.collect import Row, check_finished, collect, is_done
+from timm_patchup.study.commands import Options
+from timm_patchup.study.paper import PaperNumber
+from timm_patchup.study.tables import comma_separated, draw, markdown, number
+
+
+def test_mean_deviation_and_difference_by_hand(tmp_path: Path) -> None:
+    study, options = load_study("sites"), Options(tmp_path)
+    runs = study.runs(3)
+    stem = [run for run in runs if run.condition.setting == "layer 1"]
+    for run, error in zip(stem, (17.0, 18.0, 22.0)):
+        finish(tmp_path, run, options, error=error, loss=0.5, val=error + 1)
+    random_layer = next(run for run in runs if run.condition.setting == "random layer")
+    finish(tmp_path, random_layer, options, error=16.0)
+    rows = {(row.setting, row.metric): row for row in collect(study, 3, options)}
+    first = rows[("layer 1", "test_error")]
+    assert first.values == (17.0, 18.0, 22.0)
+    assert first.mean == pytest.approx(19.0)
+    assert first.std == pytest.approx(7**0.5), "(4 + 1 + 9) / 2"
+    assert first.difference == pytest.approx(19.0 - 17.86)
+    assert not first.partial
+    assert rows[("layer 1", "val_error")].mean == pytest.approx(20.0), "of the best epoch, not the last"
+    assert rows[("layer 1", "test_nll")].difference == pytest.approx(0.5 - 0.73)
+    one = rows[("random layer", "test_error")]
+    assert (one.mean, one.std, len(one.values), one.planned, one.partial) == (16.0, None, 1, 3, True)
+    none = rows[("layer 2", "test_error")]
+    assert (none.mean, none.std, none.difference) == (None, None, None)
+    text = " ".join(markdown(study, list(rows.values()), command="c", failed=["sites-x"]).split())
+    assert "4 of 15 runs are done" in text
+    assert "| 1 of 3, partial | 16.00" in text
+    assert "19.00 ± 2.65 | 17.86 ± 0.16 | +1.14" in text
+    assert "- sites-x: see logs/sites-x.log" in text
+    assert str(tmp_path) not in text
+    table = list(csv.DictReader(comma_separated(list(rows.values())).splitlines()))
+    assert len(table) == 15
+    assert float(table[1]["difference"]) == pytest.approx(1.14)
+    assert (table[4]["mean"], table[4]["paper_mean"], table[4]["paper_table"]) == ("", "21.42", "tab:layer_study_k")
+
+
+def test_without_numbers_of_the_paper_metrics_stand_side_by_side(tmp_path: Path) -> None:
+    study, options = load_study("fashion_mini"), Options(tmp_path)
+    for run, error in zip([run for run in study.runs(3) if run.condition.method == "cutmix"], (12.0, 13.0, 14.0)):
+        finish(tmp_path, run, options, error=error, loss=error / 10)
+    text = markdown(study, collect(study, 3, options), command="c", failed=[])
+    assert "paper" not in text
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    assert lines[0] == ["benchmark", "method", "seeds", "test_error, %", "test_nll, nats"]
+    assert len(lines) == 2 + 10
+    assert lines[2] == ["fashion_mini", "none", "0 of 3, partial", "-", "-"]
+    assert lines[5] == ["fashion_mini", "cutmix", "3", "13.00 ± 1.00", "1.300 ± 0.100"]
+
+
+def test_values_of_an_evaluation(tmp_path: Path) -> None:
+    study, options = load_study("affine"), Options(tmp_path)
+    run = study.runs(1)[0]
+    finish(tmp_path, run, options, error=20.0)
+    assert not is_done(study, run, options), "the evaluation is left"
+    options.report(run).mkdir(parents=True)
+    entry = {run.name: {"values": {"rotate +-20": 36.45, "scale 0.6": None}}}
+    (options.report(run) / "results.json").write_text(json.dumps({"suites": {"affine": entry}}))
+    assert not is_done(study, run, options), "the page is left"
+    (options.report(run) / "report.html").write_text("")
+    assert is_done(study, run, options)
+    rows = {row.setting: row for row in collect(study, 1, options) if row.condition == run.condition}
+    assert rows["rotate +-20"].difference == pytest.approx(36.45 - 37.45)
+    assert rows["scale 0.6"].values == ()
+    assert rows[""].metric == "test_error"
+
+
+def test_top5_is_an_error(tmp_path: Path) -> None:
+    study, options = load_study("imagenet"), Options(tmp_path)
+    run = next(run for run in study.runs() if run.condition.method == "hard_patchup")
+    finish(tmp_path, run, options, error=21.0)
+    rows = [row for row in collect(study, 1, options) if row.condition.method == "hard_patchup"]
+    assert [row.difference for row in rows] == pytest.approx([21.0 - 20.75, 10.0 - 5.29])
+
+
+def test_runs_of_other_flags_are_refused(tmp_path: Path) -> None:
+    study = load_study("fashion_mini")
+    run = study.runs(1)[0]
+    finish(tmp_path, run, Options(tmp_path, limit=100), error=1.0)
+    check_finished([run], Options(tmp_path, limit=100))
+    with pytest.raises(RecipeError, match="was run with limit 100, not None"):
+        check_finished([run], Options(tmp_path))
+
+
+def test_numbers_as_text() -> None:
+    assert [number(None, None, 2), number(1.0, None, 2), number(1.234, 0.1, 2)] == ["-", "1.00", "1.23 ± 0.10"]
+
+
+def test_picture_of_nothing_and_of_something(tmp_path: Path) -> None:
+    study = load_study("loss_terms")
+    condition = study.conditions[0]
+    draw(study, [Row(condition, "", "val_error", (), 5, None)], tmp_path / "a.png")
+    draw(study, [Row(condition, "", "val_error", (1.0, 2.0), 2, PaperNumber(1.0, 0.2, "t"))], tmp_path / "b.png")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.png"]

@@ -1,0 +1,116 @@
+"""From a study to the commands of its runs, and the flags of study.py."""
+
+import runpy
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.study.studying import COUNTS, study_here
+from timm_patchup.recipe import RecipeError
+from timm_patchup.study import load_study
+from timm_patchup.study.cli import devices
+from timm_patchup.study.commands import Options, commands, data_flags, flags
+from timm_patchup.training.cli import make_parser
+
+
+def test_flags_are_words_of_the_command() -> None:
+    keys = {"mix_sites": ["stem"], "mix_block_size": [7, 5], "amp": True, "hflip": 0.0, "model_ema": False, "aa": None}
+    assert flags({**keys, "model_kwargs": {"stem_stride": 2}}) == shlex.split(
+        "--mix-sites stem --mix-block-size 7 5 --amp --hflip 0.0 --no-model-ema --aa none --model-kwargs stem_stride=2"
+    )
+
+
+def test_evaluation_follows_the_training() -> None:
+    study = load_study("attacks")
+    run = study.runs(1)[0]
+    _, evaluation = commands(study, run, Options(Path("studies/attacks"), limit=50, threads=2))
+    assert shlex.join(evaluation) == (
+        "python -m timm_patchup.evaluation --model studies/attacks/runs/tiny_imagenet_wrn28_10_none-seed0 "
+        "--suite attacks,fgsm --output studies/attacks/reports/tiny_imagenet_wrn28_10_none-seed0 --limit 50 --threads 2"
+    )
+
+
+def test_corrupted_files_are_handed_on_and_have_reports_of_their_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    study = load_study("corruptions")
+    run = study.runs(1)[0]
+    made, ready = Options(tmp_path), Options(tmp_path, corrupted=f"{tmp_path}/files/Tiny-C/")
+    assert "--corrupted" not in commands(study, run, made)[1]
+    assert commands(study, run, ready)[1][-2:] == ["--corrupted", f"{tmp_path}/files/Tiny-C/"]
+    others = [Options(tmp_path, corrupted=where) for where in (f"{tmp_path}/Tiny-C", "hfds/a/Tiny-C", "hfds/b/Tiny-C")]
+    assert len({options.report(run) for options in (made, ready, *others)}) == 5, "none is taken for another"
+    assert ready.reports.name.startswith("reports_Tiny-C-")
+
+    words = ["--seeds", 1, "--output", tmp_path / "out", "--dry-run", "--corrupted"]
+    assert study_here("--study", "corruptions", *words, tmp_path) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 21
+    assert all(line.endswith(f"--corrupted {tmp_path}") for line in lines)
+    assert study_here("--study", "affine", *words, tmp_path) == 2
+    assert "--corrupted is for suite corruptions, which affine does not have" in capsys.readouterr().err
+    assert study_here("--study", "corruptions", *words, tmp_path / "none") == 2
+    assert "none: no such folder; a data set of the Hub is hfds/OWNER/NAME" in capsys.readouterr().err
+
+
+def test_local_data(tmp_path: Path) -> None:
+    cifar, scarce = load_study("cifar"), load_study("cifar10_scarce")
+    assert data_flags(scarce.runs(1)[0], scarce, tmp_path) == ["--data-dir", tmp_path.as_posix()]
+    with pytest.raises(RecipeError, match="folders cifar10, cifar100 in it; no cifar10"):
+        data_flags(cifar.runs(1)[0], cifar, tmp_path)
+    (tmp_path / "cifar10").mkdir()
+    for study in (cifar, scarce):
+        assert data_flags(study.runs(1)[0], study, tmp_path) == ["--data-dir", (tmp_path / "cifar10").as_posix()]
+
+
+def test_dry_run_prints_what_is_left(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    assert study_here("--study", "affine", "--seeds", 1, "--output", output, "--dry-run", "--", "--amp") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 12
+    for line in lines:
+        training, evaluation = (shlex.split(part) for part in line.split(" && "))
+        assert make_parser().parse_args(training[3:]).amp is True
+        assert evaluation[:3] == ["python", "-m", "timm_patchup.evaluation"]
+    assert not output.exists(), "a dry run writes nothing"
+
+
+def test_calls_that_are_wrong(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    cases: list[tuple[list[object], str]] = [
+        ([], "--study is missing"),
+        (["--study", "cifra"], "did you mean cifar"),
+        (["--study", "none.yaml"], "no such file"),
+        (["--study", "cifar", "--seeds", 0], "--seeds must be at least 1"),
+        (["--study", "cifar", "--jobs", -1], "--jobs must be at least 0"),
+        (["--study", "cifar", "--data-dir", tmp_path / "no"], "no such folder"),
+        (["--study", "cifar", "--", "--seed", 3], "--seed after -- is the study's own: use --seeds"),
+        (["--study", "cifar", "--", "--epoch", 3], "unknown flag --epoch"),
+        (["--study", "cifar", "--", "--lr", "-1"], "lr must be a number"),
+    ]
+    for words, message in cases:
+        assert study_here(*words, "--output", tmp_path) == 2 if "--" not in words else study_here(*words) == 2
+        assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_list_of_studies(capsys: pytest.CaptureFixture[str]) -> None:
+    assert study_here("--list-studies") == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(COUNTS)
+
+
+def test_the_script_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["study.py", "--study", "imagenet", "--dry-run"])
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "study.py"), run_name="__main__")
+    assert caught.value.code == 0
+    assert len(capsys.readouterr().out.splitlines()) == 9
+
+
+def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert devices(1) == []
+    assert devices(2) == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    assert devices(4) == ["5", "7"]

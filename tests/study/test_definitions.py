@@ -1,0 +1,144 @@
+"""What a study is: its grid, its recipes, the paper's numbers beside its rows, and files that are wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.study.studying import COUNTS, study_here
+from timm_patchup.methods import list_methods
+from timm_patchup.recipe import RecipeError, load_recipe
+from timm_patchup.recipe.flags import given_keys
+from timm_patchup.study import Condition, list_studies, load_study
+from timm_patchup.study.collect import collect
+from timm_patchup.study.commands import Options, commands, run_keys, run_recipe
+from timm_patchup.study.definition import make_study
+from timm_patchup.study.paper import PaperNumber, paper_number
+from timm_patchup.training.cli import make_parser
+
+
+def test_all_studies_are_counted() -> None:
+    assert {name: len(load_study(name).runs()) for name in list_studies()} == COUNTS
+    assert len(COUNTS) == 14
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_every_run_is_a_recipe_and_its_command_says_so(name: str, tmp_path: Path) -> None:
+    study, options = load_study(name), Options(tmp_path / name, limit=200, extra=("--epochs", "2"))
+    runs = study.runs(2)
+    assert len({run.name for run in runs}) == len(runs)
+    parser = make_parser()
+    for run in runs[:: max(1, len(runs) // 6)]:
+        recipe = run_recipe(run, options)
+        assert (recipe.seed, recipe.limit, recipe.epochs) == (run.seed, 200, 2)
+        first, *more = commands(study, run, options)
+        assert first[:2] == ["python", "-m"]
+        given = parser.parse_args(first[3:])
+        assert given.resume is True
+        assert load_recipe(given.recipe, given_keys(given)) == recipe, "the command says what the study means"
+        assert (given.experiment, Path(given.output)) == (run.name, options.runs)
+        assert len(more) == (1 if study.evaluation else 0)
+    for run in study.runs(1):
+        load_recipe(run.condition.recipe, run_keys(run, options))
+
+
+def test_seeds_are_outermost() -> None:
+    runs = load_study("fashion_mini").runs(2)
+    assert [run.seed for run in runs] == [0] * 10 + [1] * 10
+    assert sorted(run.condition.method for run in runs[:10]) == list_methods()
+
+
+@pytest.mark.parametrize(
+    "name", ["cifar", "svhn", "tiny_imagenet", "imagenet", "loss_terms", "sites", "affine", "attacks"]
+)
+def test_rows_of_a_table_have_the_papers_numbers(name: str) -> None:
+    study = load_study(name)
+    rows = collect(study, 1, Options(Path("nowhere")))
+    compared = [row for row in rows if row.paper is not None]
+    # Counted from the tables: every number of a table of errors is beside one of our rows.
+    expected = {
+        "cifar": 108,
+        "svhn": 54,
+        "tiny_imagenet": 54,
+        "imagenet": 18,
+        "loss_terms": 7,
+        "sites": 15,
+        "affine": 96 + 12,
+        "attacks": 36,
+    }
+    assert len(compared) == expected[name]
+
+
+def test_papers_numbers_by_hand() -> None:
+    def paper(name: str, benchmark: str, method: str, setting: str, metric: str) -> PaperNumber | None:
+        return paper_number(load_study(name), Condition(benchmark, method, "", {}), setting, metric)
+
+    assert paper("loss_terms", "cifar100_wrn28_10", "soft_patchup", "objective=l2", "val_error") == PaperNumber(
+        16.87, 0.34, "tab:loss_study"
+    )
+    assert paper("affine", "cifar100_wrn28_10", "cutmix", "scale 1.4", "affine_error") == PaperNumber(
+        82.562, 0.575, "tab:affine_result"
+    )
+    in_percent = paper("attacks", "tiny_imagenet_wrn28_10", "cutmix", "ddn accuracy", "robust_accuracy")
+    assert in_percent is not None
+    assert (in_percent.mean, in_percent.std) == pytest.approx((17.1, 1.0))
+    ratio = paper("training_time", "cifar10_preactresnet18", "puzzle_mix", "", "time_ratio")
+    assert ratio == PaperNumber(53 / 18, None, "tab:tbl-running_time")
+    assert paper("training_time", "cifar10_preactresnet18", "soft_patchup", "", "time_ratio") is None
+    assert paper("fashion_mini", "fashion_mini", "none", "", "test_error") is None
+
+
+def test_definitions_that_are_wrong() -> None:
+    group = {"benchmarks": ["fashion_mini"], "methods": ["none"]}
+    with pytest.raises(RecipeError, match="unknown key 'seed'"):
+        make_study("s", {"title": "t", "groups": [group], "seed": 1})
+    with pytest.raises(RecipeError, match="unknown metric 'eror'"):
+        make_study("s", {"title": "t", "groups": [group], "metrics": ["eror"]})
+    with pytest.raises(RecipeError, match="comes twice"):
+        make_study("s", {"title": "t", "groups": [group, group]})
+    with pytest.raises(RecipeError, match="a title and groups"):
+        make_study("s", {"title": "t"})
+    with pytest.raises(RecipeError, match="did you mean fashion_mini"):
+        load_study("fashion_min")
+    with pytest.raises(RecipeError, match="a group has no methods"):
+        make_study("s", {"title": "t", "groups": [{"benchmarks": ["fashion_mini"]}]})
+    for wrong in ({"suite": "affine", "metric": "affine_error"}, {"suite": "affine", "values": ["scale 0.6"]}):
+        with pytest.raises(RecipeError, match="a suite, a metric and a list of values"):
+            make_study("s", {"title": "t", "groups": [group], "evaluation": [wrong]})
+
+
+EVALUATED = """
+title: t
+groups:
+- {benchmarks: [fashion_mini], methods: [none]}
+evaluation:
+- {suite: SUITE, metric: affine_error, values: [VALUE]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("suite", "value", "complaint"),
+    [
+        ("afine", "scale 0.6", "wrong: --suite: unknown suite 'afine', choose from clean, affine"),
+        ("affine", "scale .6", "wrong: suite affine has no value 'scale .6'; did you mean scale 0.6"),
+        ("attacks", "pgd accuracy", "wrong: suite attacks needs foolbox: pip install 'timm-patchup[robustness]'"),
+    ],
+)
+def test_an_evaluation_that_cannot_be_is_refused_before_the_training(
+    suite: str,
+    value: str,
+    complaint: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from timm_patchup.evaluation import suites
+
+    monkeypatch.setattr(suites, "find_spec", lambda name: None)
+    file = tmp_path / "wrong.yaml"
+    file.write_text(EVALUATED.replace("SUITE", suite).replace("VALUE", value))
+    assert study_here("--study", file, "--output", tmp_path / "out") == 2
+    assert complaint in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    needs_a_package = suite == "attacks"
+    dry = study_here("--study", file, "--output", tmp_path / "out", "--dry-run")
+    assert dry == (0 if needs_a_package else 2), "a dry run is for other machines"
