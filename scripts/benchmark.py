@@ -24,8 +24,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from timm_patchup import Mixer, create_mixer, list_methods
-from timm_patchup.draw import bernoulli, beta
-from timm_patchup.functional import grow_blocks, kept_fraction, mix_features, seed_rate
+from timm_patchup.core.draw import bernoulli, beta
+from timm_patchup.core.functional import grow_blocks, kept_fraction, mix_features, seed_rate
 from timm_patchup.methods import method_parameters
 
 GAMMA, BLOCK, ALPHA = 0.5, 7, 2.0
@@ -194,10 +194,10 @@ def loop_rows(rounds: int) -> Iterable[Row]:
     """(e) An epoch of the training loop against its bare steps, on the same batches with the same draws."""
     from timm_patchup.data.loader import load_data
     from timm_patchup.recipe import load_recipe
+    from timm_patchup.runs.folder import RunFolder
     from timm_patchup.training.build import make_accelerator
     from timm_patchup.training.learner import Learner
     from timm_patchup.training.loop import Trainer
-    from timm_patchup.training.run_folder import RunFolder
 
     for name, overrides in (
         ("fashion_mini_hard_patchup", {}),

@@ -8,7 +8,7 @@
 After a plain pip install, without a checkout: python -m timm_patchup.evaluation --model ...
 """
 
-from timm_patchup.evaluation.cli import main
+from timm_patchup.cli.evaluate import main
 
 if __name__ == "__main__":
     main()

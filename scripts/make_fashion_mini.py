@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from datasets import ClassLabel, Features, Image
 from PIL import Image as PILImage
 
-from timm_patchup.command import Parser
+from timm_patchup.cli.command import Parser
 from timm_patchup.data.embedded import CLASSES, PER_CLASS
 
 SEED = 0

@@ -6,7 +6,7 @@
 After a plain pip install, without a checkout: python -m timm_patchup.hub RUN_DIR --repo USER/NAME
 """
 
-from timm_patchup.hub.cli import main
+from timm_patchup.cli.push import main
 
 if __name__ == "__main__":
     main()

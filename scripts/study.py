@@ -9,7 +9,7 @@
 Stopped at any point, the same command goes on. After a plain pip install: python -m timm_patchup.study --study NAME
 """
 
-from timm_patchup.study.cli import main
+from timm_patchup.cli.study import main
 
 if __name__ == "__main__":
     main()

@@ -8,7 +8,7 @@
 After a plain pip install, without a checkout: accelerate launch -m timm_patchup.training --recipe NAME
 """
 
-from timm_patchup.training.cli import main
+from timm_patchup.cli.train import main
 
 if __name__ == "__main__":
     main()

@@ -29,10 +29,11 @@ from torch import Tensor, nn
 from torchvision.transforms import v2
 
 from timm_patchup import PatchUp
-from timm_patchup.checks import check_count, check_number, nearest
-from timm_patchup.command import Parser
+from timm_patchup.cli.command import Parser
+from timm_patchup.core.checks import check_count, check_number
+from timm_patchup.core.sites import INPUT, Site, probe, resolve_sites, site_module
 from timm_patchup.data.embedded import CLASSES, fashion_mini_file
-from timm_patchup.sites import INPUT, Site, probe, resolve_sites, site_module
+from timm_patchup.errors import nearest
 
 IMAGE_SIZE = 160
 OWN = LinearSegmentedColormap.from_list("a", ["#dfeafa", "#85b1e8", "#2464c4", "#071f52"])

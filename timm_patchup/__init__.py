@@ -4,13 +4,13 @@ from importlib import import_module
 from types import ModuleType
 
 from . import models
-from .draw import Draw
+from .core.draw import Draw
+from .core.mixer import Mixer
+from .core.plugin import register, unregister
+from .core.sites import list_sites
+from .core.task import MixTask
 from .methods import create_mixer, list_methods
 from .methods.patchup import PatchUp
-from .mixer import Mixer
-from .plugin import register, unregister
-from .sites import list_sites
-from .task import MixTask
 
 __version__ = "0.1.0"
 __all__ = [

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import plugin
-from .command import complain
+from .cli.command import print_errors
+from .cli.for_timm import for_timm
+from .cli.recipe_flags import add_mix_flags, single_values
+from .core import plugin
+from .errors import SiteError, UserError
 from .methods import list_methods, method_parameters
-from .recipe import RecipeError, load_recipe
-from .recipe.flags import add_mix_flags, single_values
-from .recipe.for_timm import for_timm
-from .sites import SiteError
+from .recipe import load_recipe
 
 # timm's flags that a mix cannot be combined with, and why.
 _CONFLICTS = {
@@ -96,7 +96,7 @@ def _add_recipe(parser: argparse.ArgumentParser, words: Sequence[str] | None) ->
     num_processes = int(os.environ.get("WORLD_SIZE", 1))
     try:
         values, remarks = for_timm(load_recipe(source, chosen), known=known, num_processes=num_processes)
-    except RecipeError as error:
+    except UserError as error:
         _fail("; ".join(error.problems))
     parser.set_defaults(**{key: value for key, value in values.items() if key not in from_file})
     if int(os.environ.get("RANK", 0)) == 0:
@@ -123,7 +123,7 @@ def _configure(namespace: argparse.Namespace, keys: list[str]) -> None:
 
 
 def _fail(message: str, *, code: int = 2) -> NoReturn:
-    raise SystemExit(complain("timm-patchup", [message], code))
+    raise SystemExit(print_errors("timm-patchup", [message], code))
 
 
 if __name__ == "__main__":

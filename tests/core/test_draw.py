@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from tests.conftest import within
 from timm_patchup import PatchUp
-from timm_patchup import draw as sampling
-from timm_patchup.draw import Stream, bernoulli, beta, integer, uniform
+from timm_patchup.core import draw as sampling
+from timm_patchup.core.draw import Stream, bernoulli, beta, integer, uniform
 
 CPU = torch.device("cpu")
 

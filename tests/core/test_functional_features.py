@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.expectations import expected_features
-from timm_patchup.functional import mix_features
+from timm_patchup.core.functional import mix_features
 
 from .functional_cases import BRANCHES, DTYPES, LAMS, SEEDS, SIDES, in_branch, make_batch
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.support.expectations import expected_features
-from timm_patchup.functional import mix_features
+from timm_patchup.core.functional import mix_features
 
 from .functional_cases import BRANCHES, LAMS, SEEDS, SIDES, in_branch, make_batch, plain_mix
 

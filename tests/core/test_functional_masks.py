@@ -12,7 +12,7 @@ from timm.layers import drop
 from torch import Tensor
 
 from tests.support import oracle
-from timm_patchup.functional import grow_blocks, kept_fraction, rectangle_mask, seed_rate
+from timm_patchup.core.functional import grow_blocks, kept_fraction, rectangle_mask, seed_rate
 
 from .functional_cases import SEEDS, SIDES, SIZES, make_batch
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.support import oracle
-from timm_patchup.functional import mix_targets, patchup_loss, smooth_target, soft_target
+from timm_patchup.core.functional import mix_targets, patchup_loss, smooth_target, soft_target
 
 from .functional_cases import SEEDS
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from tests.conftest import NUM_CLASSES
 from tests.support import oracle
 from timm_patchup import Draw, PatchUp
-from timm_patchup.criterion import for_soft_targets
-from timm_patchup.functional import mix_targets, patchup_loss
+from timm_patchup.core.criterion import for_soft_targets
+from timm_patchup.core.functional import mix_targets, patchup_loss
 
 # The objective
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from timm_patchup import PatchUp
-from timm_patchup.sites import FeatureMap, Site, probe, resolve_sites
+from timm_patchup.core.sites import FeatureMap, Site, probe, resolve_sites
 
 
 class Net(nn.Module):

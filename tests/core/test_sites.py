@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from timm_patchup import list_sites
-from timm_patchup.sites import Site, resolve_sites, site_module
+from timm_patchup.core.sites import Site, resolve_sites, site_module
 
 
 def on_meta(name: str) -> nn.Module:

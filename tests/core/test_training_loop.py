@@ -10,7 +10,7 @@ from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 
 from timm_patchup import PatchUp
-from timm_patchup.hooks import SiteHook
+from timm_patchup.core.hooks import SiteHook
 
 from .steps import HIDDEN, assert_same, batches, grads, make_model
 

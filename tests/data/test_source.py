@@ -13,7 +13,8 @@ from PIL import Image
 
 from tests.support.datasets_on_disk import numbered_image, write_image_folder, write_parquet
 from timm_patchup.data.loader import evaluation_loader, load_data
-from timm_patchup.data.source import DataError, open_source
+from timm_patchup.data.source import open_source
+from timm_patchup.errors import DataError
 
 from .small_recipe import small
 

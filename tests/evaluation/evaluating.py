@@ -12,8 +12,8 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 
 from tests.support.training import Ended, train_here
+from timm_patchup.cli.evaluate import main
 from timm_patchup.evaluation.bench import Bench, Options
-from timm_patchup.evaluation.cli import main
 from timm_patchup.evaluation.images import load_images
 from timm_patchup.evaluation.subject import load_subjects
 

@@ -13,7 +13,7 @@ from huggingface_hub import constants
 from PIL import Image
 
 from tests.evaluation.evaluating import make_bench, trained
-from timm_patchup.data.source import DataError
+from timm_patchup.errors import DataError
 from timm_patchup.evaluation import corruptions
 from timm_patchup.evaluation.bench import Options
 from timm_patchup.evaluation.corrupted_files import ArraySource, check_corrupted, open_corrupted
@@ -183,5 +183,5 @@ def test_a_data_set_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_files_with_other_numbers_of_samples_are_not_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([20] * 7 + [19])
     monkeypatch.setattr(corruptions, "_error", lambda *_: (50.0, next(counts)))
-    with pytest.raises(corruptions.EvaluationError, match="shot_noise 3 has 19 samples, others 20"):
+    with pytest.raises(corruptions.UserError, match="shot_noise 3 has 19 samples, others 20"):
         corruptions.measure(SimpleNamespace())  # type: ignore[arg-type]

@@ -10,9 +10,9 @@ import pytest
 import timm
 import torch
 
-from timm_patchup.data.source import DataError
+from timm_patchup.errors import DataError, UserError
 from timm_patchup.evaluation import attacks, clean, corruptions, geometry
-from timm_patchup.evaluation.bench import Bench, EvaluationError, Options
+from timm_patchup.evaluation.bench import Bench, Options
 from timm_patchup.evaluation.images import unit_recipe
 
 from .evaluating import make_bench, trained
@@ -126,7 +126,7 @@ def test_small_images_are_not_corrupted(bench: Bench) -> None:
     recipe = unit_recipe(bench.images.recipe)
     images = make_bench(trained(), limit=20).images
     images.recipe = type(recipe).from_dict(recipe.to_dict() | {"input_size": [3, 28, 28]})
-    with pytest.raises(EvaluationError, match=r"28 x 28 pixels are too small, 32"):
+    with pytest.raises(UserError, match=r"28 x 28 pixels are too small, 32"):
         corruptions.check(replace(bench, images=images))
     with pytest.raises(DataError, match="ready is not a folder"):  # files that are ready may have any size
         corruptions.check(replace(bench, images=images, options=Options(corrupted="ready")))
@@ -137,7 +137,7 @@ def test_geometry_needs_a_map(bench: Bench) -> None:
         model = timm.create_model(name, num_classes=10, **({"img_size": 32} if "vit" in name else {})).eval()
         other = replace(bench.subject, classifier=type(bench.subject.classifier)(model, [0.5] * 3, [0.5] * 3))
         if complaint:
-            with pytest.raises(EvaluationError, match=rf"suite geometry.*{complaint}[^.]*; leave the suite out$"):
+            with pytest.raises(UserError, match=rf"suite geometry.*{complaint}[^.]*; leave the suite out$"):
                 geometry.check(replace(bench, subject=other))
         else:
             geometry.check(replace(bench, subject=other))

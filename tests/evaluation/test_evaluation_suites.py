@@ -16,7 +16,7 @@ from timm_patchup.evaluation.bench import Bench, Options
 from timm_patchup.evaluation.corrupted_files import ArraySource
 from timm_patchup.evaluation.images import TestImages
 from timm_patchup.evaluation.suites import SUITES
-from timm_patchup.training.run_folder import RunFolder
+from timm_patchup.runs.folder import RunFolder
 
 from .evaluating import LIMIT, make_bench, trained
 

@@ -13,7 +13,7 @@ from tests.support.training import Ended
 _LOOP = """
 import contextlib, io, json, os, sys, time
 time.sleep = lambda seconds: None
-from timm_patchup.hub.cli import main
+from timm_patchup.cli.push import main
 answers = os.fdopen(os.dup(1), "w")
 for line in sys.stdin:
     call = json.loads(line)

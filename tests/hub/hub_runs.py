@@ -6,8 +6,8 @@ from typing import Any
 from safetensors.torch import save_file
 
 from timm_patchup.recipe import Recipe, load_recipe
+from timm_patchup.runs.folder import RunFolder
 from timm_patchup.training.build import build_model
-from timm_patchup.training.run_folder import RunFolder
 
 # What every export holds.
 FILES = {

@@ -21,7 +21,8 @@ from tests.support.datasets_on_disk import write_parquet
 from tests.support.paths import ROOT
 from timm_patchup.data.source import open_source
 from timm_patchup.data.splits import take_stratified
-from timm_patchup.hub import HubError, evaluate, export, fetch
+from timm_patchup.errors import HubError
+from timm_patchup.hub import evaluate, export, fetch
 from timm_patchup.recipe import load_recipe
 
 DATA = "datasets/uoft-cs/cifar10"

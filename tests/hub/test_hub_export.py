@@ -15,10 +15,11 @@ from safetensors.torch import load_file, save_file
 
 from tests.evaluation.evaluating import evaluate_here
 from tests.hub.hub_runs import FILES, REPORT, add_report, make_run
-from timm_patchup.hub import HubError, export, load
-from timm_patchup.hub.load import load_with_recipe
-from timm_patchup.hub.privacy import Private, without_comments
+from timm_patchup.errors import HubError
+from timm_patchup.hub import export, load
 from timm_patchup.recipe import load_recipe
+from timm_patchup.runs.load import load_with_recipe
+from timm_patchup.system.privacy import Private, without_comments
 
 NETS = {
     "ours": {},

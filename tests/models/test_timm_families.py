@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from tests.support.paths import ROOT
 from timm_patchup import Draw, PatchUp, list_sites
-from timm_patchup.sites import INPUT, Site, resolve_sites, site_module
+from timm_patchup.core.sites import INPUT, Site, resolve_sites, site_module
 
 from .families import (
     BATCH_SIZE,

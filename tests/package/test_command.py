@@ -5,8 +5,8 @@ import importlib
 import pytest
 
 from tests.support.paths import ROOT
-from timm_patchup.checks import nearest
-from timm_patchup.command import Parser, complain
+from timm_patchup.cli.command import Parser, print_errors
+from timm_patchup.errors import nearest
 
 # Of each command: its script, a flag that takes a value, and what else a call needs.
 CALLS = {
@@ -82,5 +82,5 @@ def test_the_first_process_of_a_machine_complains_for_all(
         monkeypatch.delenv(name, raising=False)
     for name, value in ranks.items():
         monkeypatch.setenv(name, value)
-    assert complain("try.py", ["a\n  b", "c"], 3, everywhere=everywhere) == 3
+    assert print_errors("try.py", ["a\n  b", "c"], 3, everywhere=everywhere) == 3
     assert capsys.readouterr().err == lines

@@ -44,7 +44,7 @@ def test_what_is_in_the_wheel(installed: Path) -> None:
 def test_recipes_train_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     code = f"import sys; sys.path.insert(0, {str(installed)!r})\n"
     code += f"import timm_patchup; assert timm_patchup.__file__.startswith({str(installed)!r})\n"
-    code += "from timm_patchup.training.cli import main\n"
+    code += "from timm_patchup.cli.train import main\n"
     flags = ["--recipe", "fashion_mini_hard_patchup", "--limit", "100", "--epochs", "1", "--threads", "1"]
     code += f"main({[*flags, '--output', str(tmp_path)]!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300)

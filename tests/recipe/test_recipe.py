@@ -5,20 +5,21 @@ from pathlib import Path
 import pytest
 import yaml
 
+from timm_patchup.cli.for_timm import for_timm
+from timm_patchup.cli.recipe_flags import given_keys
+from timm_patchup.cli.train import make_parser
+from timm_patchup.errors import UserError
 from timm_patchup.methods import list_methods
-from timm_patchup.recipe import Recipe, RecipeError, list_recipes, load_recipe
+from timm_patchup.recipe import Recipe, list_recipes, load_recipe
 from timm_patchup.recipe.compose import list_benchmarks, list_recipe_methods, recipes_dir
-from timm_patchup.recipe.flags import given_keys
-from timm_patchup.recipe.for_timm import for_timm
 from timm_patchup.recipe.schema import list_keys
 from timm_patchup.training.build import model_problems
-from timm_patchup.training.cli import make_parser
 
 BENCHMARKS = 15
 
 
 def problems(source: str | Path = "fashion_mini_none", **overrides: object) -> list[str]:
-    with pytest.raises(RecipeError) as caught:
+    with pytest.raises(UserError) as caught:
         load_recipe(source, overrides)
     return caught.value.problems
 
@@ -248,9 +249,9 @@ def test_handing_a_recipe_to_timm() -> None:
     values, _ = for_timm(load_recipe("cifar10_wrn28_10_none"), known=known, num_processes=1)
     assert values["decay_milestones"] == [201, 301], "timm drops the rate one epoch before"
     assert values["scale"] == [1.0, 1.0]
-    with pytest.raises(RecipeError, match="100 cannot be divided by 3 processes"):
+    with pytest.raises(UserError, match="100 cannot be divided by 3 processes"):
         for_timm(load_recipe("cifar10_wrn28_10_none"), known=known, num_processes=3)
-    with pytest.raises(RecipeError, match="bce_softmax"):
+    with pytest.raises(UserError, match="bce_softmax"):
         for_timm(load_recipe("fashion_mini_none", {"loss": "bce_softmax"}), known=known, num_processes=1)
 
 

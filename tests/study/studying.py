@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from timm_patchup.cli.study import main
+from timm_patchup.runs.folder import RunFolder
 from timm_patchup.study import Run
-from timm_patchup.study.cli import main
 from timm_patchup.study.commands import Options, run_recipe
-from timm_patchup.training.run_folder import RunFolder
 
 # benchmarks x methods x settings x seeds
 COUNTS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.study.studying import finish
-from timm_patchup.recipe import RecipeError
+from timm_patchup.errors import UserError
 from timm_patchup.study import load_study
 from timm_patchup.study.collect import Row, check_finished, collect, is_done
 from timm_patchup.study.commands import Options
@@ -91,7 +91,7 @@ def test_runs_of_other_flags_are_refused(tmp_path: Path) -> None:
     run = study.runs(1)[0]
     finish(tmp_path, run, Options(tmp_path, limit=100), error=1.0)
     check_finished([run], Options(tmp_path, limit=100))
-    with pytest.raises(RecipeError, match="was run with limit 100, not None"):
+    with pytest.raises(UserError, match="was run with limit 100, not None"):
         check_finished([run], Options(tmp_path))
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.study.studying import COUNTS, study_here
-from timm_patchup.recipe import RecipeError
+from timm_patchup.cli.study import devices
+from timm_patchup.cli.train import make_parser
+from timm_patchup.errors import UserError
 from timm_patchup.study import load_study
-from timm_patchup.study.cli import devices
 from timm_patchup.study.commands import Options, commands, data_flags, flags
-from timm_patchup.training.cli import make_parser
 
 
 def test_flags_are_words_of_the_command() -> None:
@@ -57,7 +57,7 @@ def test_corrupted_files_are_handed_on_and_have_reports_of_their_own(
 def test_local_data(tmp_path: Path) -> None:
     cifar, scarce = load_study("cifar"), load_study("cifar10_scarce")
     assert data_flags(scarce.runs(1)[0], scarce, tmp_path) == ["--data-dir", tmp_path.as_posix()]
-    with pytest.raises(RecipeError, match="folders cifar10, cifar100 in it; no cifar10"):
+    with pytest.raises(UserError, match="folders cifar10, cifar100 in it; no cifar10"):
         data_flags(cifar.runs(1)[0], cifar, tmp_path)
     (tmp_path / "cifar10").mkdir()
     for study in (cifar, scarce):

@@ -5,15 +5,16 @@ from pathlib import Path
 import pytest
 
 from tests.study.studying import COUNTS, study_here
+from timm_patchup.cli.recipe_flags import given_keys
+from timm_patchup.cli.train import make_parser
+from timm_patchup.errors import UserError
 from timm_patchup.methods import list_methods
-from timm_patchup.recipe import RecipeError, load_recipe
-from timm_patchup.recipe.flags import given_keys
+from timm_patchup.recipe import load_recipe
 from timm_patchup.study import Condition, list_studies, load_study
 from timm_patchup.study.collect import collect
 from timm_patchup.study.commands import Options, commands, run_keys, run_recipe
 from timm_patchup.study.definition import make_study
 from timm_patchup.study.paper import PaperNumber, paper_number
-from timm_patchup.training.cli import make_parser
 
 
 def test_all_studies_are_counted() -> None:
@@ -89,20 +90,20 @@ def test_papers_numbers_by_hand() -> None:
 
 def test_definitions_that_are_wrong() -> None:
     group = {"benchmarks": ["fashion_mini"], "methods": ["none"]}
-    with pytest.raises(RecipeError, match="unknown key 'seed'"):
+    with pytest.raises(UserError, match="unknown key 'seed'"):
         make_study("s", {"title": "t", "groups": [group], "seed": 1})
-    with pytest.raises(RecipeError, match="unknown metric 'eror'"):
+    with pytest.raises(UserError, match="unknown metric 'eror'"):
         make_study("s", {"title": "t", "groups": [group], "metrics": ["eror"]})
-    with pytest.raises(RecipeError, match="comes twice"):
+    with pytest.raises(UserError, match="comes twice"):
         make_study("s", {"title": "t", "groups": [group, group]})
-    with pytest.raises(RecipeError, match="a title and groups"):
+    with pytest.raises(UserError, match="a title and groups"):
         make_study("s", {"title": "t"})
-    with pytest.raises(RecipeError, match="did you mean fashion_mini"):
+    with pytest.raises(UserError, match="did you mean fashion_mini"):
         load_study("fashion_min")
-    with pytest.raises(RecipeError, match="a group has no methods"):
+    with pytest.raises(UserError, match="a group has no methods"):
         make_study("s", {"title": "t", "groups": [{"benchmarks": ["fashion_mini"]}]})
     for wrong in ({"suite": "affine", "metric": "affine_error"}, {"suite": "affine", "values": ["scale 0.6"]}):
-        with pytest.raises(RecipeError, match="a suite, a metric and a list of values"):
+        with pytest.raises(UserError, match="a suite, a metric and a list of values"):
             make_study("s", {"title": "t", "groups": [group], "evaluation": [wrong]})
 
 

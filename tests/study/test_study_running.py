@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.study.studying import finish, study_here
+from timm_patchup.runs.folder import RunFolder
 from timm_patchup.study import load_study
 from timm_patchup.study.commands import Options
 from timm_patchup.study.runner import Job, Runner, last_line
-from timm_patchup.training.run_folder import RunFolder
 
 
 def python(code: str) -> list[str]:

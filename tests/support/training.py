@@ -16,7 +16,7 @@ import pytest
 from accelerate.state import AcceleratorState, GradientState
 
 from tests.support.paths import ROOT
-from timm_patchup.training.cli import main
+from timm_patchup.cli.train import main
 
 # Small enough for a test: 100 images, 5 updates an epoch, two epochs.
 TINY = ["--limit", "100", "--batch-size", "20", "--epochs", "2", "--threads", "1"]

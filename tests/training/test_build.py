@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from timm_patchup.criterion import bce_softmax, is_affine
+from timm_patchup.core.criterion import bce_softmax, is_affine
 from timm_patchup.recipe import Recipe, load_recipe
 from timm_patchup.recipe.compose import list_benchmarks, list_recipe_methods
 from timm_patchup.training.build import (

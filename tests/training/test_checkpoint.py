@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from timm_patchup.training.checkpoint import CheckpointError, Checkpoints, load_checkpoint
+from timm_patchup.errors import CheckpointError
+from timm_patchup.runs.checkpoint import Checkpoints, load_checkpoint
 
 
 @pytest.fixture

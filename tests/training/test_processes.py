@@ -46,7 +46,7 @@ def test_processes_that_do_not_know_of_each_other_are_refused(tmp_path: Path) ->
     script = tmp_path / "script.py"
     script.write_text(
         "from timm_patchup.training import build\n"
-        "from timm_patchup.training.cli import main\n"
+        "from timm_patchup.cli.train import main\n"
         "build._has_accelerator = lambda: True\n"
         f"main({[*TINY, '--output', str(tmp_path / 'out')]!r})\n"
     )

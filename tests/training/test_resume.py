@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.training import TINY, command, digests, environment, kill_tree, launch, train_here
-from timm_patchup.training.checkpoint import Checkpoints
+from timm_patchup.runs.checkpoint import Checkpoints
 
 KILLS = 10
 # 150 updates, a checkpoint every other one; dropout, an average, augmentation of single images: all that is random.

@@ -15,7 +15,7 @@ from tests.support.datasets_on_disk import write_image_folder, write_parquet
 from tests.support.training import Train, digests, rows
 from timm_patchup.data.loader import load_data
 from timm_patchup.recipe import load_recipe
-from timm_patchup.training.evaluate import evaluate
+from timm_patchup.runs.metrics import evaluate
 
 
 def test_what_a_run_leaves_behind(train: Train, tmp_path: Path) -> None:

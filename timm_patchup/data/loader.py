@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from ..draw import derive_seed
-from .source import DataError, Source, open_source
+from ..core.draw import derive_seed
+from ..errors import DataError
+from .source import Source, open_source
 from .splits import hold_out, take_per_class, take_stratified
 from .transforms import Augmentation, PaddedCrops, evaluation_transform, needs_each_image, normalize
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from PIL import Image
 
-from ..network import data_set_trouble
+from ..errors import DataError
+from ..system.network import data_set_trouble
 from .embedded import fashion_mini_dir
 
 if TYPE_CHECKING:
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
 HUB_PREFIX = "hfds/"
 # Names that image folders have for the same split.
 _SPLIT_FOLDERS = (("train", "training"), ("val", "valid", "validation", "test"))
-
-
-class DataError(ValueError):
-    """Data that is missing, out of reach or does not fit the recipe."""
 
 
 class Source(Protocol):

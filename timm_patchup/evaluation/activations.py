@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..sites import FeatureMap, SiteError, list_sites, probe, resolve_sites, site_module
-from .bench import Bench, EvaluationError, Measured
+from ..core.sites import FeatureMap, list_sites, probe, resolve_sites, site_module
+from ..errors import SiteError, UserError
+from .bench import Bench, Measured
 
 
 def settings(bench: Bench) -> dict[str, Any]:
@@ -21,15 +22,15 @@ def settings(bench: Bench) -> dict[str, Any]:
 
 
 def check(bench: Bench) -> None:
-    """Raise EvaluationError where the model has no sites, or one that gives neither a map nor tokens."""
+    """Raise UserError where the model has no sites, or one that gives neither a map nor tokens."""
     model = bench.subject.classifier.model
     names = _names(model)
     if not names:
-        raise EvaluationError(f"suite activations: {bench.subject.name} has no sites inside it")
+        raise UserError(f"suite activations: {bench.subject.name} has no sites inside it")
     try:
         _layouts(model, names, torch.zeros(2, *bench.images.recipe.input_size))
     except SiteError as error:
-        raise EvaluationError(f"suite activations: {bench.subject.name}: {error}") from error
+        raise UserError(f"suite activations: {bench.subject.name}: {error}") from error
 
 
 def measure(bench: Bench) -> Measured:

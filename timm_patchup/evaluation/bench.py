@@ -15,15 +15,12 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from tqdm import tqdm
 
-from ..training.evaluate import sum_dtype
+from ..errors import UserError
+from ..runs.metrics import sum_dtype
 from .images import TestImages
 from .subject import Subject
 
 EpsSpace = Literal["pixels", "normalised"]
-
-
-class EvaluationError(ValueError):
-    """A call that cannot be evaluated, in one line."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +66,11 @@ class Bench:
         """Return what the classifier says of images in [0, 1].
 
         Raises:
-            EvaluationError: it says what is no number; the class of that would still be counted as right or wrong.
+            UserError: it says what is no number; the class of that would still be counted as right or wrong.
         """
         output: Tensor = self.subject.classifier(images)
         if not bool(output.isfinite().all()):
-            raise EvaluationError(f"{self.subject.name} gives logits that are not finite: its weights are damaged")
+            raise UserError(f"{self.subject.name} gives logits that are not finite: its weights are damaged")
         return output
 
     def total(self, sums: Tensor) -> Tensor:

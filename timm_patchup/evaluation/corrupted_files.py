@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ..data.source import HUB_PREFIX, DataError, FolderSource, Source
+from ..data.source import HUB_PREFIX, FolderSource, Source
 from ..data.splits import take_stratified
+from ..errors import DataError
 from ..hub.failures import explain
 from ..recipe import Recipe
 from .images import TestImages

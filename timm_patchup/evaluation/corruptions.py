@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.draw import derive_seed
 from ..data.source import name_of
-from ..draw import derive_seed
-from .bench import Bench, EvaluationError, Measured
+from ..errors import UserError
+from .bench import Bench, Measured
 from .corrupted_files import SEVERITIES, check_corrupted, open_corrupted
 
 CORRUPTIONS = (
@@ -56,12 +57,12 @@ def settings(bench: Bench) -> dict[str, Any]:
 
 
 def check(bench: Bench) -> None:
-    """Raise EvaluationError where images are too small to be corrupted, DataError where ready ones do not fit."""
+    """Raise UserError where images are too small to be corrupted, DataError where ready ones do not fit."""
     _, height, width = bench.images.recipe.input_size
     if bench.options.corrupted is not None:
         check_corrupted(bench.options.corrupted, CORRUPTIONS, like=bench.images)
     elif min(height, width) < SMALLEST_IMAGE:
-        raise EvaluationError(
+        raise UserError(
             f"suite corruptions: images of {height} x {width} pixels are too small, {SMALLEST_IMAGE} are needed; "
             f"--corrupted takes files that are ready"
         )
@@ -79,7 +80,7 @@ def measure(bench: Bench) -> Measured:
             curves[name].append(error)
             samples = count if samples is None else samples
             if count != samples:
-                raise EvaluationError(f"suite corruptions: {name} {severity} has {count} samples, others {samples}")
+                raise UserError(f"suite corruptions: {name} {severity} has {count} samples, others {samples}")
         values[name] = sum(curves[name])
     values["mean error"] = sum(map(sum, curves.values())) / (len(CORRUPTIONS) * len(SEVERITIES))
     return Measured(values, curves, count=samples or 0)

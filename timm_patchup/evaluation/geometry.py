@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..draw import bernoulli
-from ..functional import grow_blocks, mix_features, seed_rate
-from ..sites import SiteError, list_sites, probe, resolve_sites
+from ..core.draw import bernoulli
+from ..core.functional import grow_blocks, mix_features, seed_rate
+from ..core.sites import list_sites, probe, resolve_sites
+from ..errors import SiteError, UserError
 from .activations import recorded
-from .bench import Bench, EvaluationError, Measured
+from .bench import Bench, Measured
 
 SITE, SAMPLES = "stage2", 100
 LAM, GAMMA, BLOCK_SIZE = 0.4, 0.5, 7
@@ -31,18 +32,18 @@ def value_names() -> tuple[str, ...]:
 
 
 def check(bench: Bench) -> None:
-    """Raise EvaluationError where there is no pair of samples, or no map of features at the site."""
+    """Raise UserError where there is no pair of samples, or no map of features at the site."""
     if len(bench.images) < 2:
-        raise EvaluationError(f"suite geometry: pairs need two samples at least, got {len(bench.images)}")
+        raise UserError(f"suite geometry: pairs need two samples at least, got {len(bench.images)}")
     model = bench.subject.classifier.model
     sites = list_sites(model)
     if SITE not in sites:
-        raise EvaluationError(f"suite geometry: {bench.subject.name} has no {SITE}, it has {', '.join(sites)}")
+        raise UserError(f"suite geometry: {bench.subject.name} has no {SITE}, it has {', '.join(sites)}")
     try:
         probe(model, resolve_sites(model, [SITE]), torch.zeros(2, *bench.images.recipe.input_size))
     except SiteError as error:
         reason = str(error).partition(". Give ")[0]  # what to mix instead is no help here
-        raise EvaluationError(f"suite geometry: {bench.subject.name}: {reason}; leave the suite out") from error
+        raise UserError(f"suite geometry: {bench.subject.name}: {reason}; leave the suite out") from error
 
 
 def measure(bench: Bench) -> Measured:

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..data.loader import EVALUATION, MemoryImages, SampleKey, StoredImages, evaluation_loader, fingerprint
-from ..data.source import DataError, Source, open_source
+from ..data.source import Source, open_source
 from ..data.splits import take_stratified
+from ..errors import DataError
 from ..recipe import Recipe
 
 # What says which images these are; the other keys of a recipe say how a model wants them.

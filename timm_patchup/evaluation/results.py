@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..files import replacing
-from ..recipe import RecipeError
+from ..errors import UserError
+from ..system.files import replacing
 from .bench import Measured
 from .subject import Subject
 
@@ -24,10 +24,10 @@ class Results:
         """Open what is there.
 
         Raises:
-            RecipeError: the file is damaged or of other data, and not to be replaced; or there can be no folder.
+            UserError: the file is damaged or of other data, and not to be replaced; or there can be no folder.
         """
         if folder.exists() and not folder.is_dir():
-            raise RecipeError([f"--output {folder} is a file, a folder is needed"])
+            raise UserError([f"--output {folder} is a file, a folder is needed"])
         self.folder, self.data = folder, data
         self.models: dict[str, dict[str, Any]] = {}
         self.suites: dict[str, dict[str, Entry]] = {}
@@ -41,13 +41,13 @@ class Results:
         except (ValueError, KeyError, TypeError, OSError) as error:
             if force:
                 return
-            raise RecipeError([f"{folder / FILE} is not a file of this command ({error}): {other}"]) from error
+            raise UserError([f"{folder / FILE} is not a file of this command ({error}): {other}"]) from error
         if stored_data != data:
             if force:
                 return
             differing = [name for name in data if stored_data.get(name) != data[name]]
             was = ", ".join(f"{name} {stored_data.get(name)!r} and not {data[name]!r}" for name in differing)
-            raise RecipeError([f"{folder / FILE} holds results with {was}: {other}"])
+            raise UserError([f"{folder / FILE} holds results with {was}: {other}"])
         self.models, self.suites = models, suites
 
     def has(self, suite: str, subject: Subject, *, seed: int, settings: dict[str, Any]) -> bool:

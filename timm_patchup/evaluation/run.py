@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..data.source import HUB_PREFIX
+from ..errors import HubError, UserError
 from ..hub.benchmarks import fetch_splits
-from ..hub.weights import HubError
-from ..recipe import Recipe, RecipeError
+from ..recipe import Recipe
 from ..recipe.data_names import find_data_recipe, load_data_recipe
 from ..training.build import make_accelerator
 from .bench import Bench
@@ -18,7 +18,7 @@ from .subject import Subject, load_subjects
 from .suites import SUITES, suite_problems
 
 if TYPE_CHECKING:
-    from .cli import Call
+    from ..cli.evaluate import Call
 
 Values = dict[str, float | None]
 # How a model wants its images: all that is taken from its recipe, which may be a stranger's.
@@ -32,11 +32,11 @@ def run(call: "Call", *, show: Callable[[str], None] = print) -> dict[str, dict[
         The values of each suite and model of the call; the report may hold others, too.
 
     Raises:
-        RecipeError, DataError, EvaluationError, SiteError: the call is wrong.
+        UserError, DataError, UserError, SiteError: the call is wrong.
     """
     problems = suite_problems(call.suites, ready_files=call.options.corrupted is not None)
     if problems:
-        raise RecipeError(problems)
+        raise UserError(problems)
     accelerator = make_accelerator(_whatever_the_processes(), threads=call.threads)
     subjects = load_subjects(call.models)
     data = find_data(call.data, subjects)
@@ -48,7 +48,7 @@ def run(call: "Call", *, show: Callable[[str], None] = print) -> dict[str, dict[
     results = Results(call.output, header, force=call.force)
     if call.baseline is not None and call.baseline not in {*results.models, *(subject.name for subject in subjects)}:
         known = [*results.models, *(subject.name for subject in subjects)]
-        raise RecipeError([f"--baseline {call.baseline} is none of the models: {', '.join(dict.fromkeys(known))}"])
+        raise UserError([f"--baseline {call.baseline} is none of the models: {', '.join(dict.fromkeys(known))}"])
     benches = [Bench(subject, images[subject.name], accelerator, call.options) for subject in subjects]
     for name in call.suites:
         for bench in benches:
@@ -75,12 +75,12 @@ def find_data(name: str | None, subjects: list[Subject]) -> Recipe:
         return load_data_recipe(name)
     known = [(subject, _trained_on(subject)) for subject in subjects if subject.has_recipe]
     if not known:
-        raise RecipeError([f"{subjects[0].name} does not say what it was trained on: give --data NAME to test it on"])
+        raise UserError([f"{subjects[0].name} does not say what it was trained on: give --data NAME to test it on"])
     first, data = known[0]
     for subject, other in known[1:]:
         differing = [key for key, value in data_of(other).items() if value != getattr(data, key)]
         if differing:
-            raise RecipeError(
+            raise UserError(
                 [f"{first.name} and {subject.name} differ in {', '.join(differing)}: name the data to test on, --data"]
             )
     return data
@@ -93,7 +93,7 @@ def _trained_on(subject: Subject) -> Recipe:
     data = find_data_recipe(subject.recipe.dataset)
     if data is None:
         dataset = subject.recipe.dataset
-        raise RecipeError([f"{subject.name} was trained on {dataset}, which is no benchmark: give --data NAME"])
+        raise UserError([f"{subject.name} was trained on {dataset}, which is no benchmark: give --data NAME"])
     return data
 
 
@@ -104,7 +104,7 @@ def _check_classes(subjects: list[Subject], data: Recipe) -> None:
         if subject.num_classes != data.num_classes
     ]
     if problems:
-        raise RecipeError(problems)
+        raise UserError(problems)
 
 
 def _images_of(subjects: list[Subject], data: Recipe, call: "Call") -> dict[str, TestImages]:

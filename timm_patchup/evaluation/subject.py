@@ -14,10 +14,10 @@ import torch
 from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
-from ..checks import nearest
-from ..hub.load import FOLDER, HUB, load_with_recipe
-from ..hub.weights import HubError, weights_digest
-from ..recipe import Recipe, RecipeError
+from ..errors import HubError, UserError, nearest
+from ..recipe import Recipe
+from ..runs.load import FOLDER, HUB, load_with_recipe
+from ..runs.weights import weights_digest
 
 
 class Normalised(nn.Module):
@@ -76,20 +76,20 @@ def load_subjects(sources: Sequence[str]) -> list[Subject]:
     """Load every classifier.
 
     Raises:
-        RecipeError: those that cannot be loaded, one line each.
+        UserError: those that cannot be loaded, one line each.
     """
     problems: list[str] = []
     subjects: list[Subject] = []
     for source, name in zip(sources, _names(sources)):
         try:
             subjects.append(_load(source, name))
-        except RecipeError as error:
+        except UserError as error:
             problems += error.problems
     places = [str(Path(source).resolve()) if Path(source).is_dir() else source for source in sources]
     twice = sorted({source for source, place in zip(sources, places) if places.count(place) > 1})
     problems += [f"--model {source} is given twice" for source in twice]
     if problems:
-        raise RecipeError(problems)
+        raise UserError(problems)
     return subjects
 
 
@@ -99,7 +99,7 @@ def _load(source: str, name: str) -> Subject:
         try:
             loaded = load_with_recipe(known)
         except HubError as error:
-            raise RecipeError([f"--model {error}"]) from error
+            raise UserError([f"--model {error}"]) from error
         if loaded.recipe is not None:
             return _subject(name, source, loaded.model, loaded.recipe, has_recipe=True, is_run=loaded.is_run)
         model = loaded.model
@@ -128,19 +128,19 @@ def _image_recipe(model: nn.Module, source: str) -> Recipe:
     }
     try:
         return Recipe.from_dict(keys)
-    except RecipeError as error:
-        raise RecipeError([f"--model {source}: {problem}" for problem in error.problems]) from error
+    except UserError as error:
+        raise UserError([f"--model {source}: {problem}" for problem in error.problems]) from error
 
 
 def _from_registry(name: str) -> nn.Module:
     if not timm.is_model(name.partition(".")[0]):
         hint = nearest(name, timm.list_models())
-        raise RecipeError([f"--model {name}: no such run, and timm has no such model{hint}"])
+        raise UserError([f"--model {name}: no such run, and timm has no such model{hint}"])
     try:
         return timm.create_model(name, pretrained=True)
     except Exception as error:  # whatever the Hub's client, the files and the model's constructor raise
         text = " ".join(str(error).split())[:200]
-        raise RecipeError([f"--model {name}: the weights cannot be loaded: {text}"]) from error
+        raise UserError([f"--model {name}: the weights cannot be loaded: {text}"]) from error
 
 
 def _names(sources: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-from ..checks import nearest
+from ..errors import nearest
 from . import activations, affine, attacks, clean, corruptions, fgsm, geometry
 from .bench import Bench, Measured
 
@@ -23,7 +23,7 @@ class Suite:
         digits: decimals in tables.
         labels: names of values in tables, where the key is not good enough.
         packages: modules that must be installed.
-        check: raises EvaluationError where a classifier or its images cannot be measured, before anything is.
+        check: raises UserError where a classifier or its images cannot be measured, before anything is.
         values: names of its values in results.json; empty where they are those of the model's sites.
     """
 

@@ -4,10 +4,10 @@
 the Hub, ``fetch`` brings the data of a benchmark.
 """
 
+from ..errors import HubError
+from ..runs.load import load
 from .benchmarks import evaluate, fetch
 from .export import export
-from .load import load
 from .push import push
-from .weights import HubError
 
 __all__ = ["HubError", "evaluate", "export", "fetch", "load", "push"]

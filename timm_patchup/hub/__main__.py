@@ -1,6 +1,6 @@
 """``python -m timm_patchup.hub``: the same as scripts/push_to_hub.py, without a checkout."""
 
-from .cli import main
+from ..cli.push import main
 
 if __name__ == "__main__":
     main()

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 
-from ..checks import check_count
+from ..core.checks import check_count
 from ..data.source import HUB_PREFIX
-from ..recipe import Recipe, RecipeError
+from ..errors import DataError, HubError, HubFailed, SiteError, UserError
+from ..recipe import Recipe
 from ..recipe.data_names import load_data_recipe
+from ..runs.load import find
 from .failures import explain
-from .load import find
-from .weights import HubError
 
 
 def fetch(name: str, out_dir: str | Path | None = None, *, test_only: bool = False) -> Path:
@@ -37,10 +37,10 @@ def fetch(name: str, out_dir: str | Path | None = None, *, test_only: bool = Fal
     """
     try:
         recipe = load_data_recipe(name)
-    except RecipeError as error:
-        raise HubError(str(error).removeprefix("--data: "), code=2) from error
+    except UserError as error:
+        raise HubError(str(error).removeprefix("--data: ")) from error
     if not recipe.dataset.startswith(HUB_PREFIX):
-        raise HubError(f"{recipe.dataset} is in the package: there is nothing to fetch", code=2)
+        raise HubError(f"{recipe.dataset} is in the package: there is nothing to fetch")
     return fetch_splits(recipe, [recipe.val_split] if test_only else [recipe.train_split, recipe.val_split], out_dir)
 
 
@@ -62,7 +62,7 @@ def fetch_splits(recipe: Recipe, splits: Sequence[str], out_dir: str | Path | No
         raise explain(error, repo, doing="fetch") from error
     for split in splits:
         if not any(folder.rglob(f"{split}-*.parquet")):
-            raise HubError(f"data set {repo} has no files {inside}{split}-*.parquet: it is stored in another way")
+            raise HubFailed(f"data set {repo} has no files {inside}{split}-*.parquet: it is stored in another way")
     return folder
 
 
@@ -99,11 +99,8 @@ def evaluate(
     Example:
         >>> timm_patchup.hub.evaluate("USER/NAME")["clean"]["error"]
     """
-    from ..data.source import DataError
-    from ..evaluation.bench import EvaluationError
-    from ..evaluation.cli import read_call
+    from ..cli.evaluate import read_call
     from ..evaluation.run import run
-    from ..sites import SiteError
 
     for name, value, low in (("limit", limit, 1), ("batch_size", batch_size, 1), ("seed", seed, 0)):
         if value is not None:
@@ -116,6 +113,6 @@ def evaluate(
         call = [f"--model={find(model)}", f"--suite={names}", f"--output={output or nowhere}", *flags]
         try:
             found = run(read_call(call), show=lambda tables: None)
-        except (RecipeError, DataError, EvaluationError, SiteError) as error:
-            raise HubError(str(error), code=2) from error
+        except (UserError, DataError, SiteError) as error:
+            raise HubError(str(error)) from error
     return {suite: values for suite, by_model in found.items() for values in by_model.values()}

@@ -21,14 +21,15 @@ from torch import Tensor, nn
 from .. import __version__
 from ..data.embedded import CLASSES
 from ..data.source import HUB_PREFIX
-from ..files import checksum
+from ..errors import HubError, HubFailed
 from ..recipe import Recipe
-from ..training.curves import draw_curves
-from ..training.run_folder import COLUMNS, RunFolder
+from ..runs.curves import draw_curves
+from ..runs.folder import COLUMNS, RunFolder
+from ..runs.from_run import load_run, network_arguments
+from ..runs.weights import WEIGHTS, weights_digest
+from ..system.files import checksum
+from ..system.privacy import Private, without_comments
 from .card import REPORT, Facts, make_card
-from .from_run import load_run, network_arguments
-from .privacy import Private, without_comments
-from .weights import WEIGHTS, HubError, weights_digest
 
 DEFAULT_LICENSE = "apache-2.0"
 REPORT_SUFFIXES = (".md", ".csv", ".json", ".txt", ".svg", ".png")
@@ -89,26 +90,26 @@ def _refuse_unfinished(run: RunFolder) -> None:
     state = run.state()
     if state == "unfinished":
         way = f"go on with --resume {run.path}, then export it"
-        raise HubError(f"{run.path} holds a run that is not finished: {way}", code=2)
+        raise HubError(f"{run.path} holds a run that is not finished: {way}")
     if state != "finished":
-        raise HubError(f"{run.path} holds no run: give the folder with recipe.yaml and results.json", code=2)
+        raise HubError(f"{run.path} holds no run: give the folder with recipe.yaml and results.json")
 
 
 def _refuse_to_replace(out: Path) -> None:
     """Raise HubError where the folder holds anything that the last export did not write."""
     if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise HubError(f"{out} is not a folder: choose another", code=2)
+        raise HubError(f"{out} is not a folder: choose another")
     if not out.exists() or not any(out.iterdir()):
         return
     try:
         written = dict(json.loads((out / WRITTEN).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
-        raise HubError(f"{out} holds something else, which is left as it is: choose another folder", code=2) from None
+        raise HubError(f"{out} holds something else, which is left as it is: choose another folder") from None
     own = sorted(name for name, digest in _digests(out).items() if name != WRITTEN and written.get(name) != digest)
     if own:
         names = ", ".join(own[:3]) + (", ..." if len(own) > 3 else "")
         way = "push that folder as it is, or move it away to export again"
-        raise HubError(f"{out} was changed since it was exported ({names}): {way}", code=2)
+        raise HubError(f"{out} was changed since it was exported ({names}): {way}")
 
 
 def _digests(folder: Path) -> dict[str, str]:
@@ -133,7 +134,7 @@ def _refuse_stale(run: RunFolder, model: nn.Module) -> None:
         return
     if weights_digest(model) not in evaluated:
         again = f"python -m timm_patchup.evaluation --model {run.path} --output {path.parent} --force"
-        raise HubError(f"{path.parent} is of other weights than the run's: remove it, or {again}", code=2)
+        raise HubError(f"{path.parent} is of other weights than the run's: remove it, or {again}")
 
 
 def _known_words(recipe: Recipe, results: dict[str, Any]) -> frozenset[str]:
@@ -254,7 +255,7 @@ def _copy_report(source: Path, target: Path, private: Private) -> list[str]:
             else:
                 _write_text(copy, private.clean(path.read_text(encoding="utf-8")))
         except ValueError as error:  # of UnicodeDecodeError and JSONDecodeError, too
-            raise HubError(f"{path} cannot be read: {error}; repair or remove it, then export again") from error
+            raise HubFailed(f"{path} cannot be read: {error}; repair or remove it, then export again") from error
         names.append(f"{REPORT}/{relative.as_posix()}")
     return names
 
@@ -279,7 +280,7 @@ def _search(folder: Path, private: Private) -> None:
     for path in sorted(folder.rglob("*")):
         if path.is_file() and private.found_in(path.read_bytes()):
             name = path.relative_to(folder)
-            raise HubError(f"{name} holds a token, a path or a name of this machine: remove it, then export again")
+            raise HubFailed(f"{name} holds a token, a path or a name of this machine: remove it, then export again")
 
 
 def _try_with_timm(folder: Path, model: nn.Module) -> None:
@@ -288,7 +289,9 @@ def _try_with_timm(folder: Path, model: nn.Module) -> None:
         loaded = timm.create_model(f"local-dir:{folder}", pretrained=True).state_dict()
     except Exception as error:
         text = " ".join(str(error).split())[:200]
-        raise HubError(f"timm cannot load what would be exported, so it is not: {text}") from error
+        raise HubFailed(f"timm cannot load what would be exported, so it is not: {text}") from error
     own = model.state_dict()
     if own.keys() != loaded.keys() or not all(torch.equal(own[name].cpu(), loaded[name]) for name in own):
-        raise HubError("timm loads other weights than those of the run: its model_kwargs do not say all of the network")
+        raise HubFailed(
+            "timm loads other weights than those of the run: its model_kwargs do not say all of the network"
+        )

@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from ..network import data_set_trouble, error_chain, is_unreachable
-from .privacy import Private
-from .weights import HubError
+from ..errors import HubError, HubFailed
+from ..system.network import data_set_trouble, error_chain, is_unreachable
+from ..system.privacy import Private
 
 _QUOTA_STATUS = (402, 413, 507)
 _QUOTA_WORDS = ("quota", "storage limit", "storage space", "payment required")
@@ -23,39 +23,41 @@ def explain(error: BaseException, repo: str, *, doing: Literal["push", "load", "
     if doing == "fetch":
         return _not_fetched(error, repo)
     if isinstance(error, errors.HFValidationError):
-        return HubError(f"--repo is USER/NAME as the Hub allows it, got {repo!r}", code=2)
+        return HubError(f"--repo is USER/NAME as the Hub allows it, got {repo!r}")
     status = next((e.response.status_code for e in chain if isinstance(e, errors.HfHubHTTPError)), None)
     text = Private().clean(" ".join(str(e) for e in chain)).replace("\n", " ")
     if doing == "load" and isinstance(error, (errors.GatedRepoError, errors.RepositoryNotFoundError)):
-        return HubError(f"{repo}: no such folder and no such model on the Hub, or no right to see it: hf auth login")
+        return HubFailed(f"{repo}: no such folder and no such model on the Hub, or no right to see it: hf auth login")
     if doing == "load" and isinstance(error, errors.RevisionNotFoundError):
-        return HubError(f"{repo}: no such revision on the Hub")
+        return HubFailed(f"{repo}: no such revision on the Hub")
     missing = isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError)
     if doing == "load" and missing:
-        return HubError(f"{repo} lacks config.json or model.safetensors: only safetensors are loaded, never a pickle")
+        return HubFailed(f"{repo} lacks config.json or model.safetensors: only safetensors are loaded, never a pickle")
     if status is not None:
-        return HubError(_of_status(status, text, repo))
+        return HubFailed(_of_status(status, text, repo))
     if is_unreachable(chain):
         if doing == "load":
-            return HubError(f"{repo} is not in the cache and the Hub cannot be reached: check the network, HF_ENDPOINT")
-        return HubError(f"the Hub cannot be reached or hung up (check the network, HF_HUB_OFFLINE); {_AGAIN}")
+            return HubFailed(
+                f"{repo} is not in the cache and the Hub cannot be reached: check the network, HF_ENDPOINT"
+            )
+        return HubFailed(f"the Hub cannot be reached or hung up (check the network, HF_HUB_OFFLINE); {_AGAIN}")
     if any(word in text.lower() for word in _QUOTA_WORDS):
-        return HubError(_no_room(repo))
-    return HubError(f"{doing} of {repo} failed: {type(error).__name__}: {text[:300]}")
+        return HubFailed(_no_room(repo))
+    return HubFailed(f"{doing} of {repo} failed: {type(error).__name__}: {text[:300]}")
 
 
 def _not_fetched(error: BaseException, repo: str) -> HubError:
     if isinstance(error, OSError) and error.filename is not None:
-        return HubError(f"cannot write the data: {error.strerror}")
+        return HubFailed(f"cannot write the data: {error.strerror}")
     trouble = data_set_trouble(error, repo)
     if trouble is not None:
-        return HubError(trouble)
+        return HubFailed(trouble)
     text = Private().clean(" ".join(str(error).split()))
-    return HubError(f"data set {repo} cannot be fetched: {type(error).__name__}: {text[:300]}")
+    return HubFailed(f"data set {repo} cannot be fetched: {type(error).__name__}: {text[:300]}")
 
 
 def no_token() -> HubError:
-    return HubError("no token of the Hub: log in with `hf auth login` or set HF_TOKEN, with the right to write")
+    return HubFailed("no token of the Hub: log in with `hf auth login` or set HF_TOKEN, with the right to write")
 
 
 def _of_status(status: int, text: str, repo: str) -> str:

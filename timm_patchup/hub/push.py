@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..network import is_repo_name
+from ..errors import HubError, HubFailed
+from ..runs.load import read_config
+from ..runs.weights import WEIGHTS
+from ..system.network import is_repo_name
+from ..system.privacy import Private
 from .card import REPO_PLACEHOLDER, REPORT
 from .export import REPORT_SUFFIXES, is_export
 from .failures import explain, no_token
-from .load import read_config
-from .privacy import Private
-from .weights import WEIGHTS, HubError
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -69,9 +70,9 @@ def push(
     """
     folder = Path(out_dir)
     if not is_export(folder):
-        raise HubError(f"{folder} holds no export: make one with timm_patchup.hub.export(run_dir, out_dir)", code=2)
+        raise HubError(f"{folder} holds no export: make one with timm_patchup.hub.export(run_dir, out_dir)")
     if not is_repo_name(repo):
-        raise HubError(f"--repo is USER/NAME, got {repo!r}", code=2)
+        raise HubError(f"--repo is USER/NAME, got {repo!r}")
     files = files_of(folder, repo)
     _refuse_secrets(files)
     from huggingface_hub import HfApi, get_token
@@ -119,7 +120,7 @@ def _refuse_secrets(files: dict[str, bytes | Path]) -> None:
     private = Private()
     for name, content in files.items():
         if name != WEIGHTS and private.secret_in(content if isinstance(content, bytes) else content.read_bytes()):
-            raise HubError(f"{name} holds a token or a path of this machine: remove it, then push again", code=2)
+            raise HubError(f"{name} holds a token or a path of this machine: remove it, then push again")
 
 
 def _is_ours(name: str) -> bool:
@@ -136,19 +137,19 @@ def _find(api: "HfApi", repo: str, *, private: bool, revision: str | None, creat
         main = api.model_info(repo, files_metadata=True)
     except RepositoryNotFoundError:
         if create_pr:
-            raise HubError(f"{repo} is not there to propose anything to: push without --create-pr") from None
+            raise HubFailed(f"{repo} is not there to propose anything to: push without --create-pr") from None
         api.create_repo(repo, private=private or None, exist_ok=True)
         main = api.model_info(repo, files_metadata=True)
     if private and not main.private:
         way = "make it private in its settings, choose another --repo, or leave out --private"
-        raise HubError(f"{repo} is there already and public: {way}")
+        raise HubFailed(f"{repo} is there already and public: {way}")
     if revision is None:
         return _target(main)
     try:
         return _target(api.model_info(repo, revision=revision, files_metadata=True))
     except RevisionNotFoundError:
         if create_pr:
-            raise HubError(f"{repo} has no branch {revision} to propose anything to: leave out --revision") from None
+            raise HubFailed(f"{repo} has no branch {revision} to propose anything to: leave out --revision") from None
         # From the first commit, which is the Hub's own: a push that breaks off leaves a branch that is still empty.
         first = api.list_repo_commits(repo)[-1].commit_id
         api.create_branch(repo, branch=revision, revision=first)
@@ -178,10 +179,10 @@ def _refuse_other(api: "HfApi", repo: str, files: dict[str, bytes | Path], targe
     """Raise HubError where a push would replace anything; files that are added to the same model are welcome."""
     ways = "choose another --repo, a new branch with --revision, a proposal with --create-pr, or --overwrite"
     if target.digests.get(WEIGHTS) not in _digests(files[WEIGHTS]):
-        raise HubError(f"{repo} holds {_what_is_there(api, repo, target)}: {ways}")
+        raise HubFailed(f"{repo} holds {_what_is_there(api, repo, target)}: {ways}")
     replaced = [name for name in changed if name in target.digests]
     if replaced:
-        raise HubError(f"{repo} holds this model with another {', '.join(replaced)}: --overwrite replaces, or {ways}")
+        raise HubFailed(f"{repo} holds this model with another {', '.join(replaced)}: --overwrite replaces, or {ways}")
 
 
 def _what_is_there(api: "HfApi", repo: str, target: Target) -> str:

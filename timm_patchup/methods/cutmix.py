@@ -7,7 +7,7 @@ reversed.
 
 from torch import nn
 
-from ..sites import INPUT
+from ..core.sites import INPUT
 from .feature_cutmix import FeatureCutMix
 from .registry import register_method
 

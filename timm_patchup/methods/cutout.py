@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_count
-from ..draw import Place
-from ..mixer import Mixer
-from ..sites import INPUT
+from ..core.checks import check_count
+from ..core.draw import Place
+from ..core.mixer import Mixer
+from ..core.sites import INPUT
 from .registry import register_method
 
 

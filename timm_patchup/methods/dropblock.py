@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_count, check_number
-from ..draw import Place, bernoulli
-from ..functional import grow_blocks, seed_rate
-from ..mixer import Mixer
+from ..core.checks import check_count, check_number
+from ..core.draw import Place, bernoulli
+from ..core.functional import grow_blocks, seed_rate
+from ..core.mixer import Mixer
 from .registry import register_method
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..checks import check_number
-from ..draw import Place, rectangle
-from ..mixer import Mixer
-from ..sites import INPUT, PAPER_SITES
+from ..core.checks import check_number
+from ..core.draw import Place, rectangle
+from ..core.mixer import Mixer
+from ..core.sites import INPUT, PAPER_SITES
 from .registry import register_method
 
 

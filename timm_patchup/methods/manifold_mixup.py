@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_number
-from ..draw import Place, beta
-from ..mixer import Mixer
+from ..core.checks import check_number
+from ..core.draw import Place, beta
+from ..core.mixer import Mixer
 from .registry import register_method
 
 

@@ -6,7 +6,7 @@ permutation instead of the batch reversed, so that odd batches are legal.
 
 from torch import nn
 
-from ..sites import INPUT
+from ..core.sites import INPUT
 from .manifold_mixup import ManifoldMixup
 from .registry import register_method
 

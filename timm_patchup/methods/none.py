@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import nn
 
-from ..mixer import Mixer
-from ..sites import INPUT
+from ..core.mixer import Mixer
+from ..core.sites import INPUT
 from .registry import register_method
 
 

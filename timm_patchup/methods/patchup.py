@@ -9,11 +9,11 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
-from ..checks import check_choice, check_count, check_number
-from ..draw import Place, bernoulli, beta, rectangle
-from ..functional import Objective, grow_blocks, seed_rate
-from ..mixer import Mixer
-from ..sites import INPUT
+from ..core.checks import check_choice, check_count, check_number
+from ..core.draw import Place, bernoulli, beta, rectangle
+from ..core.functional import Objective, grow_blocks, seed_rate
+from ..core.mixer import Mixer
+from ..core.sites import INPUT
 from .registry import register_method
 
 Mode = Literal["hard", "soft"]

@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import check_count, check_number
-from ..draw import Draw, beta, integer, uniform
-from ..functional import Objective
-from ..mixer import Mixer
-from ..sites import INPUT
+from ..core.checks import check_count, check_number
+from ..core.draw import Draw, beta, integer, uniform
+from ..core.functional import Objective
+from ..core.mixer import Mixer
+from ..core.sites import INPUT
 from .puzzle_images import join_images, to_pixels, unit_range
 from .puzzle_solver import CELL, block_saliency, mask_problem, solve_mask, transport_plan
 from .registry import register_method

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from ..checks import check_choice
-from ..mixer import Mixer
+from ..core.checks import check_choice
+from ..core.mixer import Mixer
 
 _METHODS: dict[str, tuple[type[Mixer], dict[str, Any]]] = {}
 # Arguments that a training script has keys of its own for, or that the method's name decides.

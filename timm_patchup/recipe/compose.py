@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from ..checks import nearest
-from .schema import MIX_PREFIX, Recipe, RecipeError
+from ..errors import UserError, nearest
+from .schema import MIX_PREFIX, Recipe
 
 DEFAULT = "fashion_mini_hard_patchup"
 
@@ -59,7 +59,7 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
             ``model`` leaves the ``model_kwargs`` of the recipe's behind.
 
     Raises:
-        RecipeError: everything that is wrong, together.
+        UserError: everything that is wrong, together.
 
     Example:
         >>> load_recipe("cifar10_wrn28_10_soft_patchup", {"epochs": 2}).mix
@@ -68,8 +68,8 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
     overrides = dict(overrides or {})
     try:
         keys = _compose(source)
-    except RecipeError as error:
-        raise RecipeError([*error.problems, *_problems_of(overrides)]) from None
+    except UserError as error:
+        raise UserError([*error.problems, *_problems_of(overrides)]) from None
     if overrides.get("model") not in (None, keys.values.get("model")):
         keys.values.pop("model_kwargs", None)
     mix = overrides.get("mix")
@@ -85,7 +85,7 @@ def read_resolved(path: Path) -> Recipe:
     """Return the recipe in a file that has all keys itself, as runs write it; it can name no other file.
 
     Raises:
-        RecipeError: everything that is wrong with it.
+        UserError: everything that is wrong with it.
     """
     return Recipe.from_dict(_mapping(path))
 
@@ -93,22 +93,22 @@ def read_resolved(path: Path) -> Recipe:
 def _problems_of(overrides: Mapping[str, Any]) -> list[str]:
     try:
         Recipe.from_dict({name: value for name, value in overrides.items() if not name.startswith(MIX_PREFIX)})
-    except RecipeError as error:
+    except UserError as error:
         return error.problems
     return []
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Split BENCHMARK_METHOD; raise RecipeError with the nearest names where there is no such recipe."""
+    """Split BENCHMARK_METHOD; raise UserError with the nearest names where there is no such recipe."""
     for benchmark in list_benchmarks():
         for method in list_recipe_methods():
             if name == f"{benchmark}_{method}":
                 return benchmark, method
     if name in list_benchmarks():
         candidates = ", ".join(f"{name}_{method}" for method in list_recipe_methods())
-        raise RecipeError([f"{name!r} is a benchmark, a recipe also names the method: {candidates}"])
+        raise UserError([f"{name!r} is a benchmark, a recipe also names the method: {candidates}"])
     hint = nearest(name, list_recipes())
-    raise RecipeError([f"no recipe {name!r}{hint or '; --list-recipes shows all'}"])
+    raise UserError([f"no recipe {name!r}{hint or '; --list-recipes shows all'}"])
 
 
 def _compose(source: str | Path) -> Keys:
@@ -133,12 +133,12 @@ def _apply_method(keys: Keys, method: str) -> None:
 def read_keys(path: Path, seen: tuple[Path, ...]) -> Keys:
     """Read a file of keys and what it includes."""
     if path in seen:
-        raise RecipeError([f"{path} includes itself"])
+        raise UserError([f"{path} includes itself"])
     own = _mapping(path)
     keys = Keys(parts={path.stem})
     included = own.pop("include", [])
     if not isinstance(included, list):
-        raise RecipeError([f"{path}: include must be a list of parts or recipes, got {included!r}"])
+        raise UserError([f"{path}: include must be a list of parts or recipes, got {included!r}"])
     for name in included:
         part = recipes_dir() / "parts" / f"{name}.yaml"
         beside = path.parent / str(name)
@@ -156,15 +156,15 @@ def _mapping(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise RecipeError([f"no such recipe file: {path}"]) from None
+        raise UserError([f"no such recipe file: {path}"]) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError([f"{path} cannot be read: {error}"]) from None
+        raise UserError([f"{path} cannot be read: {error}"]) from None
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        raise RecipeError([f"{path}{where}: not YAML: {getattr(error, 'problem', error)}"]) from None
+        raise UserError([f"{path}{where}: not YAML: {getattr(error, 'problem', error)}"]) from None
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-        raise RecipeError([f"{path} must hold keys and values, got {type(values).__name__}"])
+        raise UserError([f"{path} must hold keys and values, got {type(values).__name__}"])
     return values

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from ..checks import nearest
+from ..errors import UserError, nearest
 from .compose import list_benchmarks, list_recipes, load_recipe, read_keys, recipes_dir
-from .schema import Recipe, RecipeError
+from .schema import Recipe
 
 
 def list_data() -> list[str]:
@@ -16,7 +16,7 @@ def load_data_recipe(name: str) -> Recipe:
     """Return a recipe whose data keys are those of a data set, a benchmark, a recipe or a YAML file.
 
     Raises:
-        RecipeError: there is nothing of that name.
+        UserError: there is nothing of that name.
     """
     if name in list_data():
         return Recipe.from_dict(_parts()[name])
@@ -25,7 +25,7 @@ def load_data_recipe(name: str) -> Recipe:
     if name in list_recipes() or Path(name).suffix in (".yaml", ".yml"):
         return load_recipe(name)
     hint = nearest(name, [*list_data(), *list_benchmarks()])
-    raise RecipeError([f"--data: unknown data {name!r}{hint}; data are {', '.join(list_data())}"])
+    raise UserError([f"--data: unknown data {name!r}{hint}; data are {', '.join(list_data())}"])
 
 
 def find_data_recipe(dataset: str) -> Recipe | None:

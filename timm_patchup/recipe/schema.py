@@ -14,20 +14,12 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
-from ..checks import nearest
+from ..errors import UserError, nearest
 from ..methods import list_methods, list_settings, method_parameters
 
 MIX_PREFIX = "mix_"
 # Keys that change neither data nor weights: they may differ when a run is resumed.
 HARMLESS = frozenset({"workers", "checkpoint_steps", "checkpoint_hist", "log_interval", "validation_batch_size"})
-
-
-class RecipeError(ValueError):
-    """Everything that is wrong with a recipe or a call, each in one line."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = list(problems)
-        super().__init__("\n".join(self.problems))
 
 
 def key(
@@ -154,7 +146,7 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
-        """Make a recipe from flat keys; raise RecipeError with everything that is wrong with them."""
+        """Make a recipe from flat keys; raise UserError with everything that is wrong with them."""
         problems: list[str] = []
         known = {f.name: f for f in fields(cls) if f.name != "mix_settings"}
         hints = get_type_hints(cls)
@@ -175,7 +167,7 @@ class Recipe:
         problems += _method_problems(mix, settings)
         problems += cls(**taken)._contradictions()
         if problems:
-            raise RecipeError(problems)
+            raise UserError(problems)
         # Defaults are written out: a resolved recipe says all that was used, whatever later defaults are.
         defaults = {name: _plain(parameter.default) for name, parameter in list_settings(mix).items()}
         return cls(**taken, mix_settings=defaults | settings)

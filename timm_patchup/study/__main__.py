@@ -1,6 +1,6 @@
 """``python -m timm_patchup.study``: the same as scripts/study.py, without a checkout."""
 
-from .cli import main
+from ..cli.study import main
 
 if __name__ == "__main__":
     main()

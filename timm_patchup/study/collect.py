@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..recipe import RecipeError
-from ..training.run_folder import RunFolder
+from ..errors import UserError
+from ..runs.folder import RunFolder
 from .commands import Options, run_recipe
 from .definition import METRICS, Condition, Run, Study
 from .paper import PaperNumber, paper_number
@@ -130,7 +130,7 @@ def check_finished(runs: Sequence[Run], options: Options) -> None:
     """Refuse to mix runs: what lies in the folder must be what this call would run.
 
     Raises:
-        RecipeError: a run of another recipe, with the keys that differ.
+        UserError: a run of another recipe, with the keys that differ.
     """
     problems = []
     for run in runs:
@@ -147,4 +147,4 @@ def check_finished(runs: Sequence[Run], options: Options) -> None:
     if problems:
         shown = problems[:5]
         more = len(problems) - len(shown)
-        raise RecipeError([*shown, *([f"and {more} more of the kind"] if more else [])])
+        raise UserError([*shown, *([f"and {more} more of the kind"] if more else [])])

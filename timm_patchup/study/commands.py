@@ -6,9 +6,10 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ..cli.recipe_flags import given_keys
 from ..data.source import name_of
-from ..recipe import Recipe, RecipeError, load_recipe
-from ..recipe.flags import given_keys
+from ..errors import UserError
+from ..recipe import Recipe, load_recipe
 from .definition import Run, Study
 
 # Flags of the training command that the study gives itself.
@@ -69,9 +70,9 @@ def extra_keys(extra: tuple[str, ...]) -> dict[str, Any]:
     """Return the keys of a recipe among more flags of the training command.
 
     Raises:
-        RecipeError: a flag that the training command does not know, or that the study gives itself.
+        UserError: a flag that the training command does not know, or that the study gives itself.
     """
-    from ..training.cli import make_parser
+    from ..cli.train import make_parser
 
     parser = make_parser()
     defaults = vars(parser.parse_args([]))
@@ -81,7 +82,7 @@ def extra_keys(extra: tuple[str, ...]) -> dict[str, Any]:
         if getattr(given, name, None) != defaults.get(name):
             problems.append(f"--{name.replace('_', '-')} after -- is the study's own: use {remedy}")
     if problems:
-        raise RecipeError(problems)
+        raise UserError(problems)
     return given_keys(given)
 
 
@@ -92,7 +93,7 @@ def run_keys(run: Run, options: Options) -> dict[str, Any]:
 
 
 def run_recipe(run: Run, options: Options) -> Recipe:
-    """Return the recipe that a run will have; raise RecipeError where there is none."""
+    """Return the recipe that a run will have; raise UserError where there is none."""
     return load_recipe(run.condition.recipe, run_keys(run, options))
 
 
@@ -135,7 +136,7 @@ def data_flags(run: Run, study: Study, data_dir: Path | None) -> list[str]:
     """Return where the data of a run lies: a folder of the data set's name, or the one folder of a single data set.
 
     Raises:
-        RecipeError: the study needs several data sets and the folder does not hold this one.
+        UserError: the study needs several data sets and the folder does not hold this one.
     """
     if data_dir is None or study.measure == "timing":
         return []
@@ -145,7 +146,7 @@ def data_flags(run: Run, study: Study, data_dir: Path | None) -> list[str]:
     names = {_data_name(condition.recipe) for condition in study.conditions}
     if len(names) > 1:
         expected = ", ".join(sorted(names))
-        raise RecipeError([f"--data-dir: {study.name} needs several data sets, as folders {expected} in it; no {name}"])
+        raise UserError([f"--data-dir: {study.name} needs several data sets, as folders {expected} in it; no {name}"])
     return ["--data-dir", data_dir.as_posix()]
 
 

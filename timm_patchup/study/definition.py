@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 import yaml
 
-from ..checks import nearest
-from ..recipe import RecipeError
+from ..errors import UserError, nearest
 from ..recipe.compose import recipes_dir
 from ..recipe.schema import MIX_PREFIX
 
@@ -129,7 +128,7 @@ def load_study(name: str) -> Study:
     """Return the study of a name of ``list_studies()``, or of a YAML file.
 
     Raises:
-        RecipeError: no such study, or everything that is wrong with its file.
+        UserError: no such study, or everything that is wrong with its file.
 
     Example:
         >>> len(load_study("loss_terms").runs())
@@ -139,21 +138,21 @@ def load_study(name: str) -> Study:
     if name.endswith((".yaml", ".yml")):
         path = Path(name)
         if not path.is_file():
-            raise RecipeError([f"no such file of a study: {name}"])
+            raise UserError([f"no such file of a study: {name}"])
     elif name not in list_studies():
         hint = nearest(name, list_studies()) or f"; there are {', '.join(list_studies())}"
-        raise RecipeError([f"no study {name!r}{hint}"])
+        raise UserError([f"no study {name!r}{hint}"])
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise RecipeError([f"{name}: not YAML: {' '.join(str(error).split())}"]) from None
+        raise UserError([f"{name}: not YAML: {' '.join(str(error).split())}"]) from None
     if not isinstance(values, dict):
-        raise RecipeError([f"{name} must hold keys and values, got {type(values).__name__}"])
+        raise UserError([f"{name} must hold keys and values, got {type(values).__name__}"])
     return make_study(path.stem, values)
 
 
 def make_study(name: str, values: Mapping[str, Any]) -> Study:
-    """Make a study from the keys of its file; raise RecipeError with everything that is wrong with them."""
+    """Make a study from the keys of its file; raise UserError with everything that is wrong with them."""
     groups, parts = values.get("groups") or [], values.get("evaluation") or []
     metrics = values.get("metrics", ["test_error"])
     shown = [*metrics, *(part["metric"] for part in parts if "metric" in part)]
@@ -169,7 +168,7 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
     if not groups or not values.get("title"):
         problems.append(f"{name}: a study needs a title and groups")
     if problems:
-        raise RecipeError(problems)
+        raise UserError(problems)
     evaluation = [Evaluation(part["suite"], part["metric"], tuple(map(str, part["values"]))) for part in parts]
     conditions = [condition for group in groups for condition in _expand(group)]
     ratio = values.get("paper_ratio")
@@ -186,11 +185,11 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
         conditions=tuple(conditions),
     )
     if evaluation and any(condition.setting for condition in conditions):
-        raise RecipeError([f"{name}: rows of an evaluation are told apart by its values, so settings have no names"])
+        raise UserError([f"{name}: rows of an evaluation are told apart by its values, so settings have no names"])
     names = [run.name for run in study.runs(1)]
     twice = sorted({run for run in names if names.count(run) > 1})
     if twice:
-        raise RecipeError([f"{name}: {run} comes twice" for run in twice])
+        raise UserError([f"{name}: {run} comes twice" for run in twice])
     return study
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from ..recipe import RecipeError
+from ..errors import UserError
 from ..recipe.compose import recipes_dir
 from .definition import Condition, Study
 
@@ -33,7 +33,7 @@ def paper_number(study: Study, condition: Condition, setting: str, metric: str) 
     Shares are given in percent, as all our numbers are.
 
     Raises:
-        RecipeError: the study names a table that the paper does not have.
+        UserError: the study names a table that the paper does not have.
     """
     if study.paper_ratio is None:
         return _find(study, condition, setting, metric, condition.method)
@@ -49,7 +49,7 @@ def _find(study: Study, condition: Condition, setting: str, metric: str, method:
     wanted = (method, setting, metric)
     for label in study.paper:
         if label not in paper_tables():
-            raise RecipeError([f"{study.name}: the paper has no table {label!r}"])
+            raise UserError([f"{study.name}: the paper has no table {label!r}"])
         table = paper_tables()[label]
         for entry in table["entries"]:
             named = entry.get("benchmark")

@@ -5,7 +5,7 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..files import replacing
+from ..system.files import replacing
 from .collect import Row
 from .definition import Study
 

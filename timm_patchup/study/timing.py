@@ -12,12 +12,13 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 
-from ..command import complain
-from ..recipe import Recipe, RecipeError, load_recipe
-from ..recipe.flags import given_keys
+from ..cli.command import print_errors
+from ..cli.recipe_flags import given_keys
+from ..cli.train import make_parser
+from ..errors import UserError
+from ..recipe import Recipe, load_recipe
+from ..runs.folder import RunFolder
 from ..training.build import build_criterion, build_mixer, build_model, build_optimizer, make_accelerator
-from ..training.cli import make_parser
-from ..training.run_folder import RunFolder
 
 REFERENCE = "hard_patchup"
 UPDATES, WARMUP = 20, 3
@@ -32,8 +33,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("--recipe and --experiment are needed; scripts/study.py --study training_time gives them")
     try:
         results = _run(namespace)
-    except RecipeError as error:
-        raise SystemExit(complain(parser.prog, error.problems, 2)) from None
+    except UserError as error:
+        raise SystemExit(print_errors(parser.prog, error.problems, 2)) from None
     print(f"an update of {namespace.recipe} takes {results['time_ratio']:.3f} of one of {REFERENCE}")
 
 
@@ -43,7 +44,7 @@ def _run(namespace: argparse.Namespace) -> dict[str, float]:
     of_others = {name: value for name, value in given.items() if not name.startswith("mix")}
     reference = load_recipe(namespace.recipe, {**of_others, "mix": REFERENCE})
     if recipe.torchcompile is not None or recipe.grad_accum_steps > 1:
-        raise RecipeError(["updates are timed eagerly and in one piece: leave out --torchcompile, --grad-accum-steps"])
+        raise UserError(["updates are timed eagerly and in one piece: leave out --torchcompile, --grad-accum-steps"])
     folder = RunFolder(Path(namespace.output) / namespace.experiment)
     if folder.state() == "finished":
         return folder.results()

@@ -1,6 +1,6 @@
 """``python -m timm_patchup.training``: the same as scripts/train.py, without a checkout."""
 
-from .cli import main
+from ..cli.train import main
 
 if __name__ == "__main__":
     main()

@@ -18,13 +18,13 @@ from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler_factory import scheduler_kwargs
 from torch import nn
 
-from ..checks import nearest
-from ..criterion import Criterion, bce_softmax, cross_entropy
+from ..core.criterion import Criterion, bce_softmax, cross_entropy
+from ..core.mixer import Mixer
 from ..data.transforms import Augmentation
+from ..errors import UserError, nearest
 from ..methods import create_mixer
-from ..mixer import Mixer
-from ..recipe import Recipe, RecipeError
-from ..threads import share_of_cores
+from ..recipe import Recipe
+from ..system.threads import share_of_cores
 
 # What a launch configuration may ask for that this loop does not do; on the CPU Accelerate would pass over it.
 _SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
@@ -40,11 +40,11 @@ def make_accelerator(
     ``accelerate launch --multi_gpu`` find each other there.
 
     Raises:
-        RecipeError: a launch that this loop does not support, or a batch that the processes cannot share.
+        UserError: a launch that this loop does not support, or a batch that the processes cannot share.
     """
     asked = [name for name in _SHARDED if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("1", "true", "yes")]
     if asked:
-        raise RecipeError([f"{', '.join(asked)} is not supported: launch with one process or with --multi_gpu (DDP)"])
+        raise UserError([f"{', '.join(asked)} is not supported: launch with one process or with --multi_gpu (DDP)"])
     precision = None if not recipe.amp else {"bfloat16": "bf16", "float16": "fp16"}[recipe.amp_dtype]
     try:
         accelerator = Accelerator(
@@ -57,7 +57,7 @@ def make_accelerator(
             gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
         )
     except (ValueError, ImportError) as error:
-        raise RecipeError([f"Accelerate refuses: {' '.join(str(error).split())}"]) from error
+        raise UserError([f"Accelerate refuses: {' '.join(str(error).split())}"]) from error
     problems = []
     world_size = int(os.environ.get("WORLD_SIZE", 1))
     if world_size != accelerator.num_processes:
@@ -79,7 +79,7 @@ def make_accelerator(
             f"another number of processes"
         )
     if problems:
-        raise RecipeError(problems)
+        raise UserError(problems)
     if accelerator.device.type == "cpu":
         local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
         # accelerate launch sets OMP_NUM_THREADS to 1 where nobody chose; cores that idle help nobody.
@@ -104,7 +104,7 @@ def build_model(recipe: Recipe) -> nn.Module:
         if not recipe.pretrained:
             raise
         text = " ".join(str(error).split())[:200]
-        raise RecipeError([f"the pretrained weights of {recipe.model} cannot be loaded: {text}"]) from error
+        raise UserError([f"the pretrained weights of {recipe.model} cannot be loaded: {text}"]) from error
     if recipe.grad_checkpointing:
         model.set_grad_checkpointing(True)  # type: ignore[operator]
     return model.train()

@@ -18,12 +18,12 @@ from timm.utils import ModelEmaV3, dispatch_clip_grad, distribute_bn
 from timm.utils.clip_grad import adaptive_clip_grad
 from torch import Tensor, nn
 
+from ..core.draw import derive_seed
 from ..data.transforms import seed_everything
-from ..draw import derive_seed
 from ..recipe import Recipe
+from ..runs.checkpoint import Checkpoint
+from ..runs.metrics import sum_dtype
 from .build import build_criterion, build_mixer, build_model, build_optimizer, build_scheduler
-from .checkpoint import Checkpoint
-from .evaluate import sum_dtype
 
 
 class Learner:

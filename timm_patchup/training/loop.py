@@ -13,14 +13,15 @@ from accelerate import Accelerator
 from torch.utils.data import DataLoader
 
 from ..data.loader import Data, evaluation_loader, training_loader
+from ..errors import NonFinite, Stopped
 from ..recipe import Recipe
-from .checkpoint import Checkpoint, Checkpoints
-from .curves import draw_curves
-from .evaluate import Metrics, evaluate
+from ..runs.checkpoint import Checkpoint, Checkpoints
+from ..runs.curves import draw_curves
+from ..runs.folder import Row, RunFolder
+from ..runs.metrics import Metrics, evaluate
 from .learner import Learner
 from .progress import Progress
-from .run_folder import Row, RunFolder
-from .stopping import NonFinite, Stopped, StopSignal
+from .stopping import StopSignal
 
 _CURVES_SECONDS = 60.0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from .run_folder import Row
+from ..runs.folder import Row
 
 _QUIET_SECONDS = 60.0
 

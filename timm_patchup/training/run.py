@@ -8,23 +8,24 @@ import torch
 from accelerate import Accelerator
 
 from ..data.loader import load_data
-from ..recipe import Recipe, RecipeError
+from ..errors import CheckpointError, HubError, RunError, UserError
+from ..recipe import Recipe
 from ..recipe.compose import DEFAULT
+from ..runs.checkpoint import Checkpoint, load_checkpoint
+from ..runs.folder import RunFolder
 from .build import describe_batch, make_accelerator, model_problems
-from .checkpoint import Checkpoint, CheckpointError, load_checkpoint
 from .loop import Trainer
-from .run_folder import RunFolder
-from .stopping import RunError, StopSignal
+from .stopping import StopSignal
 
 if TYPE_CHECKING:
-    from .cli import Call
+    from ..cli.train import Call
 
 
 def run(recipe: Recipe, call: "Call") -> dict[str, Any]:
     """Train a recipe as the call says, and return the results.
 
     Raises:
-        RecipeError, DataError: the call is wrong; nothing was written.
+        UserError, DataError: the call is wrong; nothing was written.
         RunError, OSError: the run ended early.
     """
     folder, checkpoint_path = _find_folder(call)
@@ -37,7 +38,7 @@ def run(recipe: Recipe, call: "Call") -> dict[str, Any]:
         folder.refuse_unless_new()
     problems = model_problems(recipe)
     if problems:
-        raise RecipeError(problems)
+        raise UserError(problems)
     accelerator = make_accelerator(
         recipe, trackers=call.track, log_dir=folder.path / "logs" if call.track else None, threads=call.threads
     )
@@ -79,11 +80,11 @@ def _find_folder(call: "Call") -> tuple[RunFolder, Path | None]:
     if isinstance(call.resume, str):
         path = Path(call.resume)
         if not path.is_dir():
-            raise RecipeError([f"--resume {call.resume}: no such run or checkpoint"])
+            raise UserError([f"--resume {call.resume}: no such run or checkpoint"])
         if (path / "manifest.json").is_file():
             return RunFolder(path.parent.parent), path
         if RunFolder(path).state() in ("new", "foreign"):
-            raise RecipeError([f"--resume {call.resume}: no run lies there"])
+            raise UserError([f"--resume {call.resume}: no run lies there"])
         return RunFolder(path), None
     return RunFolder(call.output / (call.experiment or _default_experiment(call.source))), None
 
@@ -107,7 +108,7 @@ def _recipe_of_run(folder: RunFolder, recipe: Recipe, call: "Call") -> Recipe:
     differing = recipe.differences(own)
     if differing:
         mine, theirs = recipe.to_dict(), own.to_dict()
-        raise RecipeError(
+        raise UserError(
             [
                 f"{folder.path} was started with {name} {theirs.get(name)!r}, not {mine.get(name)!r}: "
                 f"a resumed run keeps its recipe"
@@ -121,13 +122,13 @@ def _with_precision_of_launch(recipe: Recipe, accelerator: Accelerator, resumed:
     """Return the recipe with the precision that ``accelerate launch`` asked for: it belongs to what was used.
 
     Raises:
-        RecipeError: the run to go on with was started in another one.
+        UserError: the run to go on with was started in another one.
     """
     asked = {"bf16": "bfloat16", "fp16": "float16"}.get(accelerator.mixed_precision)
     if recipe.amp or asked is None:
         return recipe
     if resumed is not None:
-        raise RecipeError([f"{resumed.path} was started in float32, this launch asks for {asked}: a run keeps its own"])
+        raise UserError([f"{resumed.path} was started in float32, this launch asks for {asked}: a run keeps its own"])
     return Recipe.from_dict(recipe.to_dict() | {"amp": True, "amp_dtype": asked})
 
 
@@ -143,7 +144,7 @@ def _restore(trainer: Trainer, folder: RunFolder, path: Path | None, say: Any) -
         if Recipe.from_dict(checkpoint.state["recipe"]).differences(trainer.recipe):
             raise CheckpointError(f"{checkpoint.path.name} is of another recipe than {folder.path}/recipe.yaml")
         if checkpoint.state["data"] != trainer.data.fingerprint:
-            raise RecipeError(["the data is not that of the run to resume: give the --data-dir it was started with"])
+            raise UserError(["the data is not that of the run to resume: give the --data-dir it was started with"])
     trainer.accelerator.wait_for_everyone()  # all have read what is about to be moved
     if trainer.accelerator.is_main_process:
         trainer.checkpoints.set_aside_after(checkpoint.path if checkpoint else None)
@@ -195,8 +196,8 @@ def _share(folder: RunFolder, call: "Call", accelerator: Accelerator) -> None:
     """Push a finished run to the Hub where that was asked for; a failure leaves the run as it is."""
     if call.push_to_hub is None or not accelerator.is_main_process:
         return
-    from ..hub import HubError, export, push
-    from ..hub.cli import EXPORT
+    from ..cli.push import EXPORT
+    from ..hub import export, push
 
     try:
         accelerator.print(push(export(folder.path, folder.path / EXPORT), call.push_to_hub))

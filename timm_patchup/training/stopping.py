@@ -6,30 +6,6 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class RunError(RuntimeError):
-    """A run that ended early: one line for the user and an exit code."""
-
-    code = 1
-
-
-class Stopped(RunError):
-    """Ctrl-C or a request of the scheduler, after the checkpoint was written."""
-
-    def __init__(self, number: int, checkpoint: str) -> None:
-        self.code = 128 + number
-        super().__init__(f"stopped by {signal.Signals(number).name}; checkpoint {checkpoint}: go on with --resume")
-
-
-class NonFinite(RunError):
-    """The loss became infinite or not a number."""
-
-    def __init__(self, update: int, checkpoint: str) -> None:
-        super().__init__(
-            f"the loss is not finite at update {update}; last good checkpoint: {checkpoint}. Start anew with a lower "
-            f"--lr, with --warmup-epochs or --clip-grad, or without --amp: a resumed run keeps its recipe"
-        )
-
-
 class StopSignal:
     """Remembers SIGINT and SIGTERM until the loop is between two updates; a second one stops at once."""
 

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from ..files import PARTIAL, replacing
-from ..recipe import Recipe, RecipeError, load_recipe
+from ..errors import UserError
+from ..recipe import Recipe, load_recipe
+from ..system.files import PARTIAL, replacing
 
 try:
     import fcntl
@@ -58,7 +59,7 @@ class RunFolder:
         return load_recipe(self.path / "recipe.yaml")
 
     def refuse_to_overwrite(self) -> None:
-        """Raise RecipeError where files of something else have the names that a run would write over."""
+        """Raise UserError where files of something else have the names that a run would write over."""
         if self.state() != "foreign":
             return
         taken = [name for name in OWN_FILES if (self.path / name).exists()]
@@ -68,22 +69,20 @@ class RunFolder:
             message = (
                 f"{self.path} holds no run, but {names} of something else: choose another --experiment or --output"
             )
-            raise RecipeError([message])
+            raise UserError([message])
 
     def refuse_unless_new(self) -> None:
-        """Raise RecipeError where something lies that a new run would write over."""
+        """Raise UserError where something lies that a new run would write over."""
         state = self.state()
         other = "choose another --experiment or --output"
         if state == "finished":
-            raise RecipeError([f"{self.path} holds a finished run: {other}, or --overwrite"])
+            raise UserError([f"{self.path} holds a finished run: {other}, or --overwrite"])
         if state == "unfinished":
-            raise RecipeError(
+            raise UserError(
                 [f"{self.path} holds a run that is not finished: go on with --resume, {other}, or --overwrite"]
             )
         if state == "foreign":
-            raise RecipeError(
-                [f"{self.path} holds files of something else: {other}; --overwrite puts a run beside them"]
-            )
+            raise UserError([f"{self.path} holds files of something else: {other}; --overwrite puts a run beside them"])
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -92,7 +91,7 @@ class RunFolder:
         Workers of a launcher that was killed may live on: they must not write beside those of the next start.
 
         Raises:
-            RecipeError: another process is training there.
+            UserError: another process is training there.
         """
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         with (self.checkpoints / ".lock").open("w") as file:
@@ -101,7 +100,7 @@ class RunFolder:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     message = f"another process is training in {self.path}: wait for it or stop it"
-                    raise RecipeError([message]) from None
+                    raise UserError([message]) from None
                 except OSError:  # a file system without locks
                     pass
             yield

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from .checks import nearest
+from ..errors import SiteError, nearest
 
 INPUT = "input"
 PAPER_SITES = (INPUT, "stem", "stage1", "stage2")
@@ -24,10 +24,6 @@ _STAGE_SERIES = ("stages.#", "stage#", "layers.#", "layer#", "blocks.#")
 # Modules that features pass by although feature_info lists them, for a model's class: the head of MobileNetV5 reads its
 # last two stages, and every cell of the NASNets the two cells before it.
 _BYPASSED = {"NASNetALarge": "cell_", "PNASNet5Large": "cell_", "MobileNetV5": "blocks.3"}
-
-
-class SiteError(ValueError):
-    """A site of this model cannot be mixed."""
 
 
 @dataclass(frozen=True)
@@ -156,16 +152,18 @@ def probe(model: nn.Module, sites: Sequence[Site], x: Tensor) -> dict[str, Featu
                 handle.remove()
             for module, training in flags:
                 module.training = training
-    faults: list[str] = []
+    faults: list[tuple[str, str]] = []
     for site in sites:
         if site.module_name:
             found = _as_map(outputs[site.name], site.channels, images)
             if isinstance(found, FeatureMap):
                 maps[site.name] = found
             else:
-                faults.append(f"site {site.name!r} (module {site.module_name!r} of {_kind(model)}) {found}")
+                faults.append(
+                    (site.name, f"site {site.name!r} (module {site.module_name!r} of {_kind(model)}) {found}")
+                )
     if faults:
-        raise SiteError(f"{faults[0]}. Give sites={list(maps)}, which can be mixed, or name other modules")
+        raise SiteError(*faults[0], list(maps), f"Give sites={list(maps)}, which can be mixed, or name other modules")
     return maps
 
 

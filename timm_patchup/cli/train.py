@@ -4,22 +4,19 @@ Exit codes: 0 done, 1 the run failed, 2 the call was wrong and nothing was writt
 """
 
 import argparse
-import errno
-import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..command import Parser, complain, too_low
-from ..network import is_repo_name
-from ..recipe import RecipeError, list_recipes, load_recipe
+from ..errors import UserError
+from ..recipe import list_recipes, load_recipe
 from ..recipe.compose import DEFAULT, list_benchmarks, list_recipe_methods
-from ..recipe.flags import add_recipe_flags, given_keys
+from ..system.network import is_repo_name
+from .command import Parser, check_minimums, run_command
+from .recipe_flags import add_recipe_flags, given_keys
 
-_WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 COMMAND = "train.py"
 TRACKERS = ("tensorboard", "trackio", "wandb")
 
@@ -42,25 +39,8 @@ class Call:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Train a recipe; exit with a code and one clear line where that is not possible."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in words
-    try:
-        code = _run(words)
-    except RecipeError as error:
-        code = complain(COMMAND, error.problems, 2)
-    except KeyboardInterrupt:
-        code = complain(COMMAND, ["stopped by Ctrl-C, outside training: no checkpoint was written"], 130)
-    except Exception as error:
-        known, everywhere = _known_failure(error), False
-        if debug:
-            traceback.print_exc()
-        if known is None:
-            text = " ".join(str(error).split())[:400]
-            known = f"{type(error).__name__}: {text} (--debug shows where)", 1
-            everywhere = True
-        code = complain(COMMAND, [known[0]], known[1], everywhere=everywhere)
-    raise SystemExit(code)
+    """Train a recipe; exit with a code and one clear line if that is not possible."""
+    run_command(COMMAND, _run, argv, on_interrupt="stopped by Ctrl-C, outside training: no checkpoint was written")
 
 
 def _run(words: Sequence[str]) -> int:
@@ -74,15 +54,15 @@ def _run(words: Sequence[str]) -> int:
     recipe = None
     try:
         recipe = load_recipe(call.source or DEFAULT, call.overrides)
-    except RecipeError as error:
+    except UserError as error:
         problems += error.problems
     if problems:
-        raise RecipeError(problems)
+        raise UserError(problems)
     assert recipe is not None
     if namespace.show_recipe:
         print(recipe.to_yaml(), end="")
         return 0
-    from .run import run  # torch and the data libraries are needed from here on
+    from ..training.run import run  # torch and the data libraries are needed from here on
 
     run(recipe, call)
     return 0
@@ -142,7 +122,7 @@ def _read_call(namespace: argparse.Namespace) -> tuple[Call, list[str]]:
         problems.append("--resume and --overwrite contradict each other")
     if namespace.push_to_hub is not None and not is_repo_name(namespace.push_to_hub):
         problems.append(f"--push-to-hub is USER/NAME, got {namespace.push_to_hub!r}")
-    problems += too_low(namespace, {"threads": 1})
+    problems += check_minimums(namespace, {"threads": 1})
     if namespace.experiment is not None and Path(namespace.experiment).name != namespace.experiment:
         problems.append(f"--experiment is a name, not a path, got {namespace.experiment!r}; --output takes the folder")
     call = Call(
@@ -159,21 +139,3 @@ def _read_call(namespace: argparse.Namespace) -> tuple[Call, list[str]]:
         push_to_hub=namespace.push_to_hub,
     )
     return call, problems
-
-
-def _known_failure(error: BaseException) -> tuple[str, int] | None:
-    """Return the line and the exit code of a failure that users meet, None for any other."""
-    from ..data.source import DataError
-    from ..sites import SiteError
-    from .checkpoint import CheckpointError
-    from .stopping import RunError
-
-    if isinstance(error, RunError):
-        return str(error), error.code
-    if isinstance(error, (DataError, SiteError)):
-        return str(error), 2
-    if isinstance(error, CheckpointError):
-        return str(error), 1
-    if isinstance(error, OSError) and error.errno in _WRITE_ERRORS:
-        return f"cannot write: {error.strerror or error}; what was written before stands, --resume goes on from it", 1
-    return None

@@ -10,35 +10,24 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..checks import nearest
-from ..command import Parser, complain, too_low
 from ..data.source import HUB_PREFIX
-from ..recipe import RecipeError
-from ..threads import share_of_cores
-from ..training.run_folder import RunFolder
-from .collect import Row, check_finished, collect, is_done
-from .commands import Options, commands, extra_keys, run_recipe
-from .definition import Run, Study, list_studies, load_study
-from .runner import Job, Runner, last_line
-from .tables import comma_separated, draw, markdown, table, write_whole
+from ..errors import UserError, nearest
+from ..runs.folder import RunFolder
+from ..study.collect import Row, check_finished, collect, is_done
+from ..study.commands import Options, commands, extra_keys, run_recipe
+from ..study.definition import Run, Study, list_studies, load_study
+from ..study.runner import Job, Runner, last_line
+from ..study.tables import comma_separated, draw, markdown, table, write_whole
+from ..system.threads import share_of_cores
+from .command import Parser, check_minimums, run_command
 
 COMMAND = "study.py"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run a study; exit with a code and one clear line where that is not possible."""
-    try:
-        code = _main(list(sys.argv[1:] if argv is None else argv))
-    except RecipeError as error:
-        code = complain(COMMAND, error.problems, 2)
-    except KeyboardInterrupt:  # before the first run or after the last: those have the runner's own way to stop
-        code = complain(COMMAND, ["stopped; go on with the same command"], 130)
-    except BrokenPipeError:  # whoever read the output is gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
-    except OSError as error:
-        code = complain(COMMAND, [f"cannot write: {error}; the same command goes on"], 1)
-    raise SystemExit(code)
+    """Run a study; exit with a code and one clear line if that is not possible."""
+    # Outside the runs: those have the runner's own way to stop.
+    run_command(COMMAND, _main, argv, on_interrupt="stopped; run the same command again to resume")
 
 
 def make_parser() -> Parser:
@@ -75,7 +64,7 @@ def _main(words: list[str]) -> int:
         return 0
     problems += _problems(asked)
     if problems:
-        raise RecipeError(problems)
+        raise UserError(problems)
     study = load_study(asked.study)
     seeds = study.seeds if asked.seeds is None else asked.seeds
     options = Options(
@@ -115,7 +104,7 @@ def _problems(asked: argparse.Namespace) -> list[str]:
     problems = []
     if asked.study is None:
         problems.append(f"--study is missing; there are {', '.join(list_studies())}")
-    problems += too_low(asked, {"seeds": 1, "limit": 1, "threads": 1, "jobs": 0})
+    problems += check_minimums(asked, {"seeds": 1, "limit": 1, "threads": 1, "jobs": 0})
     if asked.data_dir is not None and not Path(asked.data_dir).is_dir():
         problems.append(f"--data-dir {asked.data_dir}: no such folder")
     if asked.corrupted is not None and not (asked.corrupted.startswith(HUB_PREFIX) or Path(asked.corrupted).is_dir()):
@@ -127,7 +116,7 @@ def _check_evaluation(study: Study, options: Options, *, runs_here: bool) -> Non
     """Refuse suites and values that do not exist, and missing packages: nobody waits for a training to hear that."""
     ready = options.corrupted is not None
     if ready and not any(part.suite == "corruptions" for part in study.evaluation):
-        raise RecipeError([f"--corrupted is for suite corruptions, which {study.name} does not have"])
+        raise UserError([f"--corrupted is for suite corruptions, which {study.name} does not have"])
     if not study.evaluation:
         return
     from ..evaluation.suites import SUITES, suite_problems  # not for studies that only train: it is slow to import
@@ -141,7 +130,7 @@ def _check_evaluation(study: Study, options: Options, *, runs_here: bool) -> Non
             if known and value not in known:
                 problems.append(f"{study.name}: suite {part.suite} has no value {value!r}{nearest(value, known)}")
     if problems:
-        raise RecipeError(problems)
+        raise UserError(problems)
 
 
 def _check_recipes(runs: Sequence[Run], options: Options) -> None:
@@ -151,10 +140,10 @@ def _check_recipes(runs: Sequence[Run], options: Options) -> None:
         if run.seed == 0:
             try:
                 run_recipe(run, options)
-            except RecipeError as error:
+            except UserError as error:
                 problems += [f"{run.name}: {problem}" for problem in error.problems]
     if problems:
-        raise RecipeError(problems[:8])
+        raise UserError(problems[:8])
 
 
 def _run(

@@ -3,37 +3,22 @@
 Exit codes: 0 done, 1 the push failed, 2 the call was wrong, 130 stopped by Ctrl-C.
 """
 
-import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..command import Parser, complain
-from ..network import is_repo_name
-from .export import export, is_export
-from .push import files_of, push
-from .weights import HubError
+from ..errors import HubError, UserError
+from ..hub.export import export, is_export
+from ..hub.push import files_of, push
+from ..system.network import is_repo_name
+from .command import Parser, run_command
 
 COMMAND = "push_to_hub.py"
 EXPORT = "hub"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Export a run and push it; exit with a code and one clear line where that is not possible."""
-    call, problems = make_parser().read(sys.argv[1:] if argv is None else argv)
-    if problems:
-        raise SystemExit(complain(COMMAND, problems, 2))
-    try:
-        code = _run(call)
-    except HubError as error:
-        code = complain(COMMAND, [str(error)], error.code)
-    except KeyboardInterrupt:
-        code = complain(
-            COMMAND, ["stopped; nothing is lost and nothing half is to be seen on the Hub: push again"], 130
-        )
-    except OSError as error:
-        code = complain(COMMAND, [f"cannot write the export: {error.strerror or error}"], 1)
-    raise SystemExit(code)
+    """Export a run and push it; exit with a code and one clear line if that is not possible."""
+    run_command(COMMAND, _run, argv, on_interrupt="stopped; no partial upload, run the command again")
 
 
 def make_parser() -> Parser:
@@ -54,14 +39,17 @@ def make_parser() -> Parser:
     return parser
 
 
-def _run(call: argparse.Namespace) -> int:
+def _run(words: Sequence[str]) -> int:
+    call, problems = make_parser().read(words)
+    if problems:
+        raise UserError(problems)
     if not is_repo_name(call.repo):
-        raise HubError(f"--repo is USER/NAME, got {call.repo!r}", code=2)
+        raise HubError(f"--repo is USER/NAME, got {call.repo!r}")
     folder = call.run_dir
     if not is_export(folder):
         folder = export(call.run_dir, call.run_dir / EXPORT, license=call.license)
     elif call.license:
-        raise HubError(f"{folder} is exported already, --license comes with the run: edit its README.md", code=2)
+        raise HubError(f"{folder} is exported already, --license comes with the run: edit its README.md")
     if call.dry_run:
         for name in files_of(folder, call.repo):
             print(f"{(folder / name).stat().st_size:12,}  {name}")

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..files import replacing
-from .run_folder import Row
+from ..system.files import replacing
+from .folder import Row
 
 
 def draw_curves(rows: Sequence[Row], path: Path, *, title: str, best_epoch: int | None, val_name: str) -> None:

@@ -8,9 +8,10 @@ from typing import Any, cast
 from torch import nn
 
 from ..data.source import HUB_PREFIX
-from ..recipe import Recipe, RecipeError
+from ..errors import HubError, UserError
+from ..recipe import Recipe
 from ..recipe.compose import read_resolved
-from .weights import WEIGHTS, HubError, build, fill, read_weights
+from .weights import WEIGHTS, build, fill, read_weights
 
 # Arguments of timm's factory that say where weights come from, not what the network is.
 SOURCES = frozenset(
@@ -26,7 +27,7 @@ def load_run(folder: Path) -> tuple[nn.Module, Recipe]:
     """
     recipe = read_recipe(folder)
     if not (folder / WEIGHTS).is_file():
-        raise HubError(f"{folder}: the run has no {WEIGHTS} yet, go on with it: train.py --resume {folder}", code=2)
+        raise HubError(f"{folder}: the run has no {WEIGHTS} yet, go on with it: train.py --resume {folder}")
     arguments = {"num_classes": recipe.num_classes, "in_chans": recipe.input_size[0], **network_arguments(recipe)}
     model = build(recipe.model, arguments, where=str(folder))
     fill(model, read_weights(folder / WEIGHTS), where=str(folder))
@@ -39,11 +40,11 @@ def read_recipe(folder: Path) -> Recipe:
     """Read recipe.yaml; raise HubError where it is missing or wrong."""
     path = folder / "recipe.yaml"
     if not path.is_file():
-        raise HubError(f"{folder} holds neither a run (recipe.yaml) nor a model for timm (config.json)", code=2)
+        raise HubError(f"{folder} holds neither a run (recipe.yaml) nor a model for timm (config.json)")
     try:
         return read_resolved(path)
-    except RecipeError as error:
-        raise HubError(f"{path}: {'; '.join(error.problems)}", code=2) from error
+    except UserError as error:
+        raise HubError(f"{path}: {'; '.join(error.problems)}") from error
 
 
 def network_arguments(recipe: Recipe) -> dict[str, Any]:

@@ -12,16 +12,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from .. import models  # noqa: F401, registers the nets that a configuration may name
+from ..errors import HubFailed
 
 WEIGHTS = "model.safetensors"
-
-
-class HubError(ValueError):
-    """What went wrong with an export, a push or a load, in one line with the next step."""
-
-    def __init__(self, message: str, *, code: int = 1) -> None:
-        self.code = code
-        super().__init__(" ".join(message.split()))
 
 
 def build(architecture: str, arguments: Mapping[str, Any], *, where: str) -> nn.Module:
@@ -30,7 +23,7 @@ def build(architecture: str, arguments: Mapping[str, Any], *, where: str) -> nn.
         return timm.create_model(architecture, pretrained=False, **arguments)
     except Exception as error:  # each family complains in its own way
         text = " ".join(str(error).split())[:200]
-        raise HubError(f"{where}: timm {timm.__version__} cannot make {architecture!r}: {text}") from error
+        raise HubFailed(f"{where}: timm {timm.__version__} cannot make {architecture!r}: {text}") from error
 
 
 def fill(model: nn.Module, weights: Mapping[str, Tensor], *, where: str) -> None:
@@ -39,17 +32,17 @@ def fill(model: nn.Module, weights: Mapping[str, Tensor], *, where: str) -> None
         model.load_state_dict(weights)
     except RuntimeError as error:
         text = " ".join(str(error).split())[:200]
-        raise HubError(f"{where}: {WEIGHTS} does not fit the network: {text}") from error
+        raise HubFailed(f"{where}: {WEIGHTS} does not fit the network: {text}") from error
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file; raise HubError where it is missing or damaged."""
     if not path.is_file():
-        raise HubError(f"{path.parent} has no {WEIGHTS}: only safetensors are read, pickles never are")
+        raise HubFailed(f"{path.parent} has no {WEIGHTS}: only safetensors are read, pickles never are")
     try:
         return load_file(path)
     except (SafetensorError, OSError, KeyError) as error:
-        raise HubError(f"{path} cannot be read, it is damaged: {error}") from error
+        raise HubFailed(f"{path} cannot be read, it is damaged: {error}") from error
 
 
 def weights_digest(model: nn.Module) -> str:

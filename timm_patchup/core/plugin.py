@@ -13,9 +13,9 @@ import timm.task
 from timm.task import ClassificationTask, TrainingTask
 from torch import nn
 
+from ..methods import check_settings, create_mixer
+from ..methods.patchup import PatchUp
 from .criterion import Criterion
-from .methods import check_settings, create_mixer
-from .methods.patchup import PatchUp
 from .task import MixTask
 
 _configured: dict[str, Any] | None = None

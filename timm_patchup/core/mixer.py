@@ -14,6 +14,7 @@ from typing import Any, ClassVar, get_args
 import torch
 from torch import Tensor, nn
 
+from ..errors import SiteError
 from . import draw as sampling
 from .checks import check_choice, check_count, check_number
 from .criterion import Criterion, cross_entropy, for_soft_targets, is_affine, refuse_double_smoothing
@@ -28,7 +29,7 @@ from .functional import (
     soft_target,
 )
 from .hooks import Armed, attach, refuse_wrapped
-from .sites import INPUT, PAPER_SITES, FeatureMap, Site, SiteError, probe, resolve_sites
+from .sites import INPUT, PAPER_SITES, FeatureMap, Site, probe, resolve_sites
 
 
 class Mixer:

@@ -3,18 +3,16 @@
 Exit codes: 0 done, 1 it failed, 2 the call was wrong, 130 stopped by Ctrl-C.
 """
 
-import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..command import Parser, complain, too_low
-from ..recipe import RecipeError
+from ..errors import UserError
+from .command import Parser, check_minimums, run_command
 
 if TYPE_CHECKING:
-    from .bench import Options
+    from ..evaluation.bench import Options
 
 COMMAND = "evaluate.py"
 SUITE_NAMES = "clean,affine,fgsm,activations,geometry,corruptions,attacks"
@@ -38,27 +36,19 @@ class Call:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Evaluate models; exit with a code and one clear line where that is not possible."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    try:
-        call = read_call(words)
-        from accelerate import PartialState
+    """Evaluate models; exit with a code and one clear line if that is not possible."""
+    run_command(COMMAND, _run, argv, on_interrupt="stopped; finished results are kept, run the same command again")
 
-        from .run import run  # torch and the data libraries are needed from here on
 
-        run(call)
-        PartialState().destroy_process_group()  # a process that ends with its group's threads alive may be aborted
-        code = 0
-    except RecipeError as error:
-        code = complain(COMMAND, error.problems, 2)
-    except KeyboardInterrupt:
-        code = complain(COMMAND, ["stopped; what is done is kept, the same call goes on"], 130)
-    except Exception as error:
-        if "--debug" in words:
-            traceback.print_exc()
-        line, code = _failure(error)
-        complain(COMMAND, [line], code, everywhere=code == 1)
-    raise SystemExit(code)
+def _run(words: Sequence[str]) -> int:
+    call = read_call(words)
+    from accelerate import PartialState
+
+    from ..evaluation.run import run  # torch and the data libraries are needed from here on
+
+    run(call)
+    PartialState().destroy_process_group()  # a process that ends with its group's threads alive may be aborted
+    return 0
 
 
 def make_parser() -> Parser:
@@ -107,13 +97,13 @@ def read_call(words: Sequence[str]) -> Call:
     """Read the flags.
 
     Raises:
-        RecipeError: everything that is wrong with them.
+        UserError: everything that is wrong with them.
     """
     parser = make_parser()
     given, problems = parser.read(words)
     if not given.model:
         problems.append("--model is missing: the folder of a run, hf-hub:USER/NAME, local-dir:DIR or a name of timm")
-    problems += too_low(given, {"limit": 1, "batch_size": 1, "threads": 1, "seed": 0, "attack_steps": 1})
+    problems += check_minimums(given, {"limit": 1, "batch_size": 1, "threads": 1, "seed": 0, "attack_steps": 1})
     if given.seed >= 2**63:
         problems.append(f"--seed must be below 2**63, got {given.seed}")
     suites = SUITE_NAMES.split(",") if given.suite == "all" else [name.strip() for name in given.suite.split(",")]
@@ -121,8 +111,8 @@ def read_call(words: Sequence[str]) -> Call:
         if getattr(given, name) is not None and "corruptions" not in suites:
             problems.append(f"--{name} is for suite corruptions, --suite is {given.suite}")
     if problems:
-        raise RecipeError(problems)
-    from .bench import Options
+        raise UserError(problems)
+    from ..evaluation.bench import Options
 
     return Call(
         models=tuple(given.model),
@@ -142,17 +132,3 @@ def read_call(words: Sequence[str]) -> Call:
             corrupted=given.corrupted,
         ),
     )
-
-
-def _failure(error: Exception) -> tuple[str, int]:
-    """Return the line and the exit code of a failure."""
-    from ..data.source import DataError
-    from ..sites import SiteError
-    from .bench import EvaluationError
-
-    text = " ".join(str(error).split())[:400]
-    if isinstance(error, (DataError, SiteError, EvaluationError)):
-        return text, 2
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"cannot write or read {error.filename}: {error.strerror}", 1
-    return f"{type(error).__name__}: {text} (--debug shows where)", 1

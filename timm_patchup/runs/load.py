@@ -13,10 +13,11 @@ from typing import Any
 import timm
 from torch import nn
 
-from ..network import is_repo_name
+from ..errors import HubError, HubFailed
 from ..recipe import Recipe
+from ..system.network import is_repo_name
 from .from_run import SOURCES, load_run, read_recipe
-from .weights import WEIGHTS, HubError, build, fill, read_weights
+from .weights import WEIGHTS, build, fill, read_weights
 
 HUB, FOLDER = "hf-hub:", "local-dir:"
 RECIPE = "recipe.yaml"
@@ -91,7 +92,7 @@ def find(name_or_dir: str | Path) -> str:
     if Path(name).is_dir():
         return FOLDER + name
     if not is_repo_name(name.split("@")[0]):
-        raise HubError(f"{name}: no such folder, and no name of the Hub, which is USER/NAME", code=2)
+        raise HubError(f"{name}: no such folder, and no name of the Hub, which is USER/NAME")
     return HUB + name
 
 
@@ -113,12 +114,12 @@ def _load(source: str) -> tuple[nn.Module, Path]:
     if source.startswith(HUB):
         name = source.removeprefix(HUB)
         if not is_repo_name(name.split("@")[0]):
-            raise HubError(f"{source}: a model of the Hub is USER/NAME", code=2)
+            raise HubError(f"{source}: a model of the Hub is USER/NAME")
         folder = _download(name)
         return _load_export(folder, name), folder
     folder = Path(source.removeprefix(FOLDER))
     if not folder.is_dir():
-        raise HubError(f"{folder}: no such folder; a model of the Hub is {HUB}USER/NAME", code=2)
+        raise HubError(f"{folder}: no such folder; a model of the Hub is {HUB}USER/NAME")
     if (folder / "config.json").is_file():
         return _load_export(folder, str(folder)), folder
     return load_run(folder)[0].eval(), folder
@@ -129,9 +130,9 @@ def read_config(folder: Path, where: str) -> dict[str, Any]:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise HubError(f"{where}: config.json cannot be read: {error}") from error
+        raise HubFailed(f"{where}: config.json cannot be read: {error}") from error
     if not isinstance(config, dict) or not isinstance(config.get("architecture"), str):
-        raise HubError(f"{where}: config.json names no architecture of timm, so this is no timm model")
+        raise HubFailed(f"{where}: config.json names no architecture of timm, so this is no timm model")
     return config
 
 
@@ -140,12 +141,12 @@ def _load_export(folder: Path, where: str) -> nn.Module:
     stored = config.get("pretrained_cfg", config)
     arguments = config.get("model_args", {})
     if not isinstance(stored, dict) or not isinstance(arguments, dict):
-        raise HubError(f"{where}: config.json is not in timm's format")
+        raise HubFailed(f"{where}: config.json is not in timm's format")
     refused = sorted(SOURCES & arguments.keys())
     if refused:
-        raise HubError(f"{where}: config.json asks for {', '.join(refused)}, which this package does not follow")
+        raise HubFailed(f"{where}: config.json asks for {', '.join(refused)}, which this package does not follow")
     if not timm.is_model(config["architecture"]):
-        raise HubError(f"{where}: timm {timm.__version__} has no model {config['architecture']!r}; is it too old?")
+        raise HubFailed(f"{where}: timm {timm.__version__} has no model {config['architecture']!r}; is it too old?")
     described = {name: stored[name] for name in _DESCRIPTION if name in stored}
     described |= {name: config[name] for name in ("num_classes", "label_names", "label_descriptions") if name in config}
     # From the description timm takes classes, channels and, where it is fixed, the size of the images.
@@ -159,7 +160,7 @@ def _download(name: str) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
-    from .failures import explain
+    from ..hub.failures import explain
 
     repo, _, revision = name.partition("@")
     try:

@@ -20,15 +20,12 @@ from safetensors.torch import load_file
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
-from ..files import PARTIAL, checksum, replacing
+from ..errors import CheckpointError
+from ..system.files import PARTIAL, checksum, replacing
 
 FORMAT = 1
 _ASIDE = "aside-"
 Weights = dict[str, Tensor]
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be used, and why."""
 
 
 @dataclass(frozen=True)

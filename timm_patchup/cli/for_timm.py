@@ -5,7 +5,8 @@ from dataclasses import fields
 from typing import Any
 
 from ..data.embedded import fashion_mini_dir
-from .schema import Recipe, RecipeError
+from ..errors import UserError
+from ..recipe.schema import Recipe
 
 # Keys of our own loop whose value, where it is not the default, timm's script cannot follow.
 _OURS = (
@@ -29,7 +30,7 @@ def for_timm(recipe: Recipe, *, known: Collection[str], num_processes: int) -> t
         num_processes: timm's batch size is that of one process.
 
     Raises:
-        RecipeError: a batch that cannot be divided, or a loss that timm's script does not have.
+        UserError: a batch that cannot be divided, or a loss that timm's script does not have.
     """
     problems = []
     parts = num_processes * recipe.grad_accum_steps
@@ -41,7 +42,7 @@ def for_timm(recipe: Recipe, *, known: Collection[str], num_processes: int) -> t
     if recipe.loss == "bce_softmax":
         problems.append("timm's script has no loss bce_softmax: choose cross_entropy or bce in the recipe")
     if problems:
-        raise RecipeError(problems)
+        raise UserError(problems)
     values = recipe.to_dict()
     values["batch_size"] = recipe.batch_size // parts
     values["bce_loss"] = recipe.loss == "bce"

@@ -13,7 +13,7 @@ import yaml
 from timm.utils import ParseKwargs
 
 from ..methods import list_methods, list_settings
-from .schema import MIX_PREFIX, Recipe
+from ..recipe.schema import MIX_PREFIX, Recipe
 
 
 def add_recipe_flags(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,97 @@
+"""Errors that a user can put right, one line per problem. Importable from anywhere; imports nothing of this package.
+
+A ``UserError`` means that the call was wrong and nothing was done; a ``Failed`` that the call was right but the work
+could not be finished. The commands turn them into exit codes (``cli/command.py``). Code that has to decide something
+reads the fields of an error, never its text.
+"""
+
+import signal
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+
+class UserError(ValueError):
+    """The call was wrong: everything that is wrong with it, one line per problem.
+
+    Attributes:
+        problems: the lines.
+    """
+
+    def __init__(self, problems: str | Sequence[str]) -> None:
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class SiteError(UserError):
+    """A site of a model cannot be mixed.
+
+    Attributes:
+        site: its name.
+        reason: why, as the rest of a sentence that starts with the site.
+        usable: names of the sites of the same model that can be mixed.
+    """
+
+    def __init__(self, site: str, reason: str, usable: Sequence[str], remedy: str) -> None:
+        self.site, self.reason, self.usable = site, reason, tuple(usable)
+        super().__init__(f"{reason}. {remedy}")
+
+
+class DataError(UserError):
+    """Data that is missing, out of reach or does not fit the recipe."""
+
+
+class HubError(UserError):
+    """A model cannot be exported, pushed or loaded as asked."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+class Failed(UserError):
+    """The call was right, but the work could not be finished."""
+
+
+class HubFailed(Failed, HubError):
+    """The Hub, the network or a file kept an export, a push or a load from being finished."""
+
+
+class CheckpointError(Failed):
+    """A checkpoint that cannot be used, and why."""
+
+
+class RunError(Failed):
+    """A run that ended early."""
+
+
+class Stopped(RunError):
+    """Ctrl-C or a scheduler's request, after the checkpoint was written.
+
+    Attributes:
+        signal: number of the signal.
+    """
+
+    def __init__(self, number: int, checkpoint: str) -> None:
+        self.signal = number
+        super().__init__(f"stopped by {signal.Signals(number).name}; checkpoint {checkpoint}: resume with --resume")
+
+
+class NonFinite(RunError):
+    """The loss became infinite or NaN."""
+
+    def __init__(self, update: int, checkpoint: str) -> None:
+        super().__init__(
+            f"the loss is not finite at update {update}; last good checkpoint: {checkpoint}. Start again with a lower "
+            f"--lr, with --warmup-epochs or --clip-grad, or without --amp: a resumed run keeps its recipe"
+        )
+
+
+def nearest(name: Any, known: Iterable[str]) -> str:
+    """Return the end of a line about an unknown name: ``"; did you mean a or b?"``, empty if nothing is near.
+
+    Example:
+        >>> nearest("epoch", ["epochs", "lr"])
+        '; did you mean epochs?'
+    """
+    near = get_close_matches(str(name), list(known), n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(near)}?" if near else ""

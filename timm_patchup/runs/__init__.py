@@ -1,0 +1,1 @@
+"""What training, evaluation and the Hub share: the run folder, checkpoints, weights, loading, the accelerator."""
