@@ -1,34 +1,39 @@
-"""PatchUp for timm: a mixup-style regulariser that swaps or mixes blocks of hidden feature maps."""
+"""PatchUp for timm: a mixup-style regulariser that swaps or mixes blocks of hidden feature maps.
+
+Importing the package loads ``core``, ``methods`` and ``models`` only, which need torch and timm; ``timm_patchup.hub``
+and the commands import the rest when they are used. ``README.md`` beside this file is the map of the code.
+"""
 
 from importlib import import_module
 from types import ModuleType
 
-from . import models
-from .core.draw import Draw
-from .core.mixer import Mixer
+from . import methods, models
+from .core.method import Draw, Method, list_methods, register_method
+from .core.mixer import Mixer, PatchUp, create_mixer
 from .core.plugin import register, unregister
 from .core.sites import list_sites
 from .core.task import MixTask
-from .methods import create_mixer, list_methods
-from .methods.patchup import PatchUp
 
 __version__ = "0.1.0"
 __all__ = [
     "Draw",
+    "Method",
     "MixTask",
     "Mixer",
     "PatchUp",
     "create_mixer",
     "list_methods",
     "list_sites",
+    "methods",
     "models",
     "register",
+    "register_method",
     "unregister",
 ]
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Import ``timm_patchup.hub`` when it is first asked for: most programs do without."""
+    """Import ``timm_patchup.hub`` when it is first used: most programs do without."""
     if name == "hub":
         return import_module(".hub", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,6 +23,10 @@ class UserError(ValueError):
         super().__init__("\n".join(self.problems))
 
 
+class WrongType(UserError, TypeError):
+    """A value of another type than its setting has."""
+
+
 class SiteError(UserError):
     """A site of a model cannot be mixed.
 
@@ -95,3 +99,14 @@ def nearest(name: Any, known: Iterable[str]) -> str:
     """
     near = get_close_matches(str(name), list(known), n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def unknown(kind: str, name: Any, known: Iterable[str]) -> UserError:
+    """Return the error for a name that does not exist, with those that do and the nearest of them.
+
+    Example:
+        >>> unknown("mode", "hrad", ["hard", "soft"]).problems
+        ["unknown mode 'hrad': choose from hard, soft; did you mean hard?"]
+    """
+    names = list(known)
+    return UserError(f"unknown {kind} {name!r}: choose from {', '.join(names)}{nearest(name, names)}")

@@ -15,11 +15,12 @@ from typing import Any, NoReturn
 
 from .cli.command import print_errors
 from .cli.for_timm import for_timm
-from .cli.recipe_flags import add_mix_flags, single_values
+from .cli.recipe_flags import add_mix_flags, mix_values
 from .core import plugin
+from .core.method import list_methods, read_method
 from .errors import SiteError, UserError
-from .methods import list_methods, method_parameters
 from .recipe import load_recipe
+from .recipe.schema import MIX_PREFIX
 
 # timm's flags that a mix cannot be combined with, and why.
 _CONFLICTS = {
@@ -70,7 +71,9 @@ def _parse_with_mix(parse_args: Callable[..., Any]) -> Callable[..., Any]:
         if done or "--model" not in self._option_string_actions:
             return parse_args(self, *args, **kwargs)
         done = True
-        keys = add_mix_flags(self)
+        keys = add_mix_flags(
+            self.add_argument_group("PatchUp", "mixing inside the network (timm_patchup)"), default=None
+        )
         _add_recipe(self, args[0] if args else kwargs.get("args"))
         namespace = parse_args(self, *args, **kwargs)
         _configure(namespace, keys)
@@ -107,19 +110,19 @@ def _add_recipe(parser: argparse.ArgumentParser, words: Sequence[str] | None) ->
 def _configure(namespace: argparse.Namespace, keys: list[str]) -> None:
     if not namespace.mix:
         _fail(f"--mix or --recipe is missing: choose a method from {', '.join(list_methods())}")
-    given = {key: getattr(namespace, f"mix_{key}") for key in keys}
-    settings = single_values({key: value for key, value in given.items() if value is not None})
+    given = {key: getattr(namespace, f"{MIX_PREFIX}{key}") for key in keys}
+    settings = mix_values({key: value for key, value in given.items() if value is not None})
     try:
-        plugin.register(namespace.mix, seed=getattr(namespace, "seed", 0), **settings)
-    except ValueError as error:
-        _fail(str(error))
+        method = read_method(namespace.mix, settings, prefix="--mix-")
+        plugin.register(namespace.mix, seed=getattr(namespace, "seed", 0), **method.settings())
+    except UserError as error:
+        _fail("; ".join(error.problems))
     for key, why in _CONFLICTS.items():
         if plugin.is_configured() and getattr(namespace, key, None):
             _fail(f"--{key.replace('_', '-')} cannot be combined with --mix {namespace.mix}: {why}")
-    # What was not given is written out too: args.yaml then says all that was used, whatever later defaults are.
-    for key, parameter in method_parameters(namespace.mix).items():
-        if key in keys:
-            setattr(namespace, f"mix_{key}", settings.get(key, parameter.default))
+    # What was not given is written out, too: args.yaml then states all that was used, whatever later defaults are.
+    for key, value in method.settings().items():
+        setattr(namespace, f"{MIX_PREFIX}{key}", value)
 
 
 def _fail(message: str, *, code: int = 2) -> NoReturn:

@@ -1,9 +1,9 @@
 """A recipe in the words of timm's own train.py, for ``timm-patchup path/to/train.py --recipe NAME``."""
 
 from collections.abc import Collection
-from dataclasses import fields
 from typing import Any
 
+from ..core.settings import settings_of
 from ..data.embedded import fashion_mini_dir
 from ..errors import UserError
 from ..recipe.schema import Recipe
@@ -52,7 +52,7 @@ def for_timm(recipe: Recipe, *, known: Collection[str], num_processes: int) -> t
         values["dataset"] = f"hfds/{fashion_mini_dir()}"
     if recipe.crop_padding is not None:
         values["scale"] = values["ratio"] = [1.0, 1.0]  # whole images instead of timm's crops
-    defaults = {f.name: f.default for f in fields(Recipe)}
-    differing = [name for name in _OURS if name not in known and values[name] != defaults[name]]
+    declared = settings_of(Recipe)
+    differing = [name for name in _OURS if name not in known and values[name] != declared[name].default]
     remarks = [f"timm's script does not know {name}: {values[name]} is left out" for name in differing]
     return {name: value for name, value in values.items() if name in known}, remarks

@@ -1,7 +1,7 @@
 """What a mixer needs to know of a criterion l(output, target): does it take soft targets, and is it affine in them.
 
-For every l that is affine in its target the paper's two terms are equal, so L1 + L2 is ``2 * l(output, W)`` and costs
-one evaluation instead of three.
+If l is affine in its target, the paper's two terms are equal, so that L1 + L2 is ``2 * l(output, W)`` and costs one
+evaluation instead of three.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def smoothing_of(criterion: Criterion) -> float:
 
 
 def refuse_double_smoothing(in_mixer: float, criterion: Criterion) -> None:
-    """Raise ValueError where both the mixer and the criterion smooth labels."""
+    """Raise ValueError if both the mixer and the criterion smooth labels."""
     if in_mixer and smoothing_of(criterion):
         raise ValueError(
             f"label smoothing is set twice, in the mixer ({in_mixer}) and in the criterion "
@@ -48,10 +48,13 @@ def refuse_double_smoothing(in_mixer: float, criterion: Criterion) -> None:
 
 
 def takes_indices(criterion: Criterion) -> bool:
-    """Return whether class indices give the loss of one-hot targets; class weights are averaged in another way."""
+    """Return whether a module of timm or torch takes class indices, with the loss of one-hot targets.
+
+    Class weights are averaged in another way, so they are left out.
+    """
     if type(criterion) is nn.CrossEntropyLoss:
         return criterion.weight is None
-    return criterion is cross_entropy or type(criterion) in (LabelSmoothingCrossEntropy, BinaryCrossEntropy)
+    return type(criterion) in (LabelSmoothingCrossEntropy, BinaryCrossEntropy)
 
 
 def for_soft_targets(criterion: Criterion, *, from_indices: bool = True) -> Criterion:

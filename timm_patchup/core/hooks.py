@@ -1,4 +1,4 @@
-"""The part of a mixer that lives inside the model: one hook a site, all reading the one draw that is armed.
+"""The part of a mixer that is inside the model: one hook per site, all reading the one draw that is armed.
 
 A hook copied with its model (EMA, deepcopy, pickle) is inert: only the model that a mixer was made for is altered.
 """
@@ -6,13 +6,13 @@ A hook copied with its model (EMA, deepcopy, pickle) is inert: only the model th
 import torch
 from torch import Tensor, nn
 
-from .draw import Draw
 from .functional import erase_features, mix_features
-from .sites import INPUT, Site, site_module
+from .method import INPUT, Draw, Erase, Mix
+from .sites import Site, site_module
 
 
 class Armed:
-    """The draw that the next forward pass applies. Plain attributes, so that torch.compile guards on ``site`` alone."""
+    """The draw that the next forward pass applies. Flat tensors, so that torch.compile guards on ``site`` alone."""
 
     changed: Tensor
     partner: Tensor
@@ -33,21 +33,24 @@ class Armed:
     def load(self, draw: Draw) -> None:
         """Arm a draw; one at the input, or none at all, leaves nothing for the hooks to do."""
         self.disarm()
-        if draw.changed is None or draw.site == INPUT:
+        change = draw.change
+        if change is None or draw.site == INPUT:
             return
-        self.changed = draw.changed
+        if not isinstance(change, (Mix, Erase)):
+            raise TypeError(f"{type(change).__name__} acts on images: inside a model a change is a Mix or an Erase")
+        self.changed = change.changed
         self.partner = draw.partner
         self.inverse = draw.partner.argsort()
         # As a tensor, lam is an input of a compiled graph; as a number it would be a new graph for each batch.
-        self.lam = torch.full((), draw.lam, device=draw.partner.device) if draw.lam else None
-        self.scale = draw.scale
+        self.lam = torch.full((), change.lam, device=draw.partner.device) if change.lam else None
+        self.scale = change.scale if isinstance(change, Erase) else None
         self.site = self.pending = draw.site
 
     def unapplied(self) -> str | None:
         """Return the site whose draw no forward pass has applied yet.
 
-        Eager code marks the draw where it applies it. A compiled graph cannot: a side effect inside a checkpointed
-        region breaks it. There the site was noted while the graph was traced, and the pass where the model ends.
+        Eager code marks the draw when it applies it. A compiled graph cannot: a side effect inside a checkpointed
+        region breaks it. There, the site is noted while the graph is traced, and the pass when the model ends.
         """
         if self.applied or (self.ran and self.pending in self.traced):
             return None
@@ -59,7 +62,7 @@ class Armed:
 
 
 class SiteHook:
-    """Forward hook at one site: alters the output when this site is the armed one and the model trains."""
+    """Forward hook at one site: alters the output if this site is the armed one and the model trains."""
 
     def __init__(self, armed: Armed | None, site: str) -> None:
         self.armed = armed
@@ -94,7 +97,7 @@ class SiteHook:
 
 
 class EndHook(SiteHook):
-    """Forward hook of the whole model: notes that a training pass ran with something armed."""
+    """Forward hook of the whole model: notes that a training pass ran while something was armed."""
 
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
         armed = self.armed
@@ -103,7 +106,7 @@ class EndHook(SiteHook):
 
 
 def attach(model: nn.Module, sites: list[Site], armed: Armed) -> list[torch.utils.hooks.RemovableHandle]:
-    """Hook every site inside the model, and the model itself where a site is inside.
+    """Hook every site inside the model, and the model itself if a site is inside.
 
     Raises:
         ValueError: another mixer is attached to the model.
@@ -111,7 +114,7 @@ def attach(model: nn.Module, sites: list[Site], armed: Armed) -> list[torch.util
     for module in model.modules():
         for hook in module._forward_hooks.values():
             if isinstance(hook, SiteHook) and hook.armed is not None:
-                raise ValueError("the model has a mixer already: call detach() on that one first")
+                raise ValueError("the model already has a mixer: call detach() on that one first")
     inside = [site for site in sites if site.module_name]
     handles = [site_module(model, site).register_forward_hook(SiteHook(armed, site.name)) for site in inside]
     if handles:
@@ -120,7 +123,7 @@ def attach(model: nn.Module, sites: list[Site], armed: Armed) -> list[torch.util
 
 
 def refuse_wrapped(model: nn.Module) -> None:
-    """Raise TypeError where hooks would not run, or not on this module: wrapped, compiled or scripted models."""
+    """Raise TypeError if hooks would not run, or not on this module: wrapped, compiled or scripted models."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
     kind = type(model).__name__

@@ -5,6 +5,7 @@ them before, such as timm's own train.py.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, cast
 
@@ -13,39 +14,54 @@ import timm.task
 from timm.task import ClassificationTask, TrainingTask
 from torch import nn
 
-from ..methods import check_settings, create_mixer
-from ..methods.patchup import PatchUp
-from .criterion import Criterion
+from ..errors import UserError
+from .method import Method, make_method
+from .mixer import Mixer, PatchUp
 from .task import MixTask
 
-_configured: dict[str, Any] | None = None
+_MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed")
 tasks_built = 0
 
 
-class MixSettingsError(ValueError):
-    """A configured method or one of its settings does not fit the model."""
+@dataclass(frozen=True)
+class _Configured:
+    """What every classification task is given."""
+
+    method: Method
+    arguments: dict[str, Any]
+
+
+_configured: _Configured | None = None
+
+
+class MixSettingsError(UserError):
+    """A configured method or one of its settings does not fit the model or the task."""
 
 
 def register(mix: str | None = None, **settings: Any) -> None:
     """Put ``PatchUp`` into ``timm.data`` and, with ``mix``, a mixer into every ``timm.task.ClassificationTask``.
 
-    Can be called again to configure another mix. While a mix is configured, timm's distillation tasks refuse to start:
-    they would run without it.
+    Can be called again to configure another mix. While a mix is configured, timm's other tasks refuse to start: they
+    would run without it.
 
     Args:
         mix: one of ``list_methods()``; None or "none" leaves classification tasks as they are.
-        **settings: settings of the method that differ from its defaults.
+        **settings: settings of the method that differ from its defaults, and num_classes, label_smoothing or seed of
+            the mixer.
+
+    Raises:
+        UserError: unknown method or setting, or a value outside of its range.
 
     Example:
         >>> timm_patchup.register("hard_patchup", gamma=0.4)
         >>> task = timm.task.ClassificationTask(model, criterion)  # a MixTask
     """
     global _configured
-    if mix is not None:
-        check_settings(mix, settings)
-    elif settings:
-        raise ValueError(f"settings need a method: register(mix=NAME, {', '.join(settings)}=...)")
-    _configured = None if mix in (None, "none") else {"name": mix, **settings}
+    if mix is None and settings:
+        raise UserError(f"settings need a method: register(mix=NAME, {', '.join(settings)}=...)")
+    arguments = {name: settings.pop(name) for name in _MIXER_ARGUMENTS if name in settings}
+    method = None if mix is None else make_method(mix, **settings)
+    _configured = None if method is None or mix == "none" else _Configured(method, arguments)
     setattr(timm.data, PatchUp.__name__, PatchUp)
     for kind, init in _timm_inits.items():
         kind.__init__ = _switched(init)  # type: ignore[method-assign]
@@ -68,39 +84,41 @@ def unregister() -> None:
 class _ConfiguredTask(MixTask):
     """What a ClassificationTask becomes while a mix is configured: timm's arguments, our mixer."""
 
-    def __init__(self, model: nn.Module, criterion: nn.Module | Criterion, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
         global tasks_built
         assert _configured is not None
         try:
-            mixer = create_mixer(model=model, **_configured)
+            mixer = Mixer(model, _configured.method, **_configured.arguments)
         except (TypeError, ValueError) as error:
             raise MixSettingsError(str(error)) from error
-        super().__init__(model, criterion, *args, mixer=mixer, **kwargs)
+        super().__init__(model, *args, mixer=mixer, **kwargs)
         tasks_built += 1
 
 
 def _switched(init: Callable[..., None]) -> Callable[..., None]:
-    """Return an ``__init__`` for one of timm's tasks that obeys the switch and else calls timm's own."""
+    """Return an ``__init__`` for one of timm's tasks that obeys the switch and otherwise calls timm's own."""
 
     @wraps(init)
     def switched(self: TrainingTask, *args: Any, **kwargs: Any) -> None:
-        if not _configured or (isinstance(self, ClassificationTask) and type(self) is not ClassificationTask):
+        if _configured is None or isinstance(self, MixTask):
             init(self, *args, **kwargs)
-        elif isinstance(self, ClassificationTask):
+        elif type(self) is ClassificationTask:
             # Replacing __new__ instead could not be undone: a class that once had its own keeps calling it.
             self.__class__ = _ConfiguredTask
             _ConfiguredTask.__init__(cast(_ConfiguredTask, self), *args, **kwargs)
         else:
-            name = _configured["name"]
-            raise MixSettingsError(f"{type(self).__name__} cannot be combined with a mix ({name}): it would not mix")
+            name, own = _configured.method.name, "" if type(self) in _timm_inits else "; derive it from MixTask"
+            raise MixSettingsError(
+                f"{type(self).__name__} cannot be combined with a mix ({name}): it would not be mixed{own}"
+            )
 
     return switched
 
 
 def _own_inits() -> dict[type[TrainingTask], Callable[..., None]]:
-    names = [name for name in timm.task.__all__ if name.endswith(("ClassificationTask", "DistillationTask"))]
-    kinds = [getattr(timm.task, name) for name in names]
-    return {kind: vars(kind)["__init__"] for kind in kinds if "__init__" in vars(kind)}
+    """Return the constructors of timm's tasks, all that derive from its base class."""
+    kinds = [kind for kind in vars(timm.task).values() if isinstance(kind, type) and issubclass(kind, TrainingTask)]
+    return {kind: vars(kind)["__init__"] for kind in kinds if kind is not TrainingTask and "__init__" in vars(kind)}
 
 
 _timm_inits = _own_inits()

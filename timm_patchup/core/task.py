@@ -3,11 +3,10 @@
 import logging
 from typing import Any
 
-import torch
 from timm.task import ClassificationTask
-from torch import Tensor, nn
+from torch import Tensor
 
-from .criterion import Criterion, for_soft_targets, refuse_double_smoothing, takes_indices
+from .criterion import for_soft_targets, refuse_double_smoothing
 from .mixer import Mixer
 
 _logger = logging.getLogger(__name__)
@@ -17,35 +16,23 @@ class MixTask(ClassificationTask):
     """Classification with a mixer: draw, forward, objective. Everything else is timm's.
 
     Args:
-        model: the model that the mixer was made for.
-        criterion: any of timm's or torch's classification losses, or a loss on soft targets.
+        *args: those of ``timm.task.ClassificationTask``: the model that the mixer was made for, the criterion, ...
         mixer: the mixer.
-        device: device of the task, as timm's.
-        dtype: dtype of the task, as timm's.
-        verbose: log what is used.
+        **kwargs: those of ``timm.task.ClassificationTask``.
 
     Example:
         >>> task = MixTask(model, nn.CrossEntropyLoss(), mixer=PatchUp(model))
         >>> task(x, y)["loss"].backward()
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        criterion: nn.Module | Criterion,
-        *,
-        mixer: Mixer,
-        device: torch.device | None = None,
-        dtype: torch.dtype | None = None,
-        verbose: bool = True,
-    ) -> None:
-        if mixer.model is not model:
+    def __init__(self, *args: Any, mixer: Mixer, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if mixer.model is not self.trainable_module:
             raise ValueError("mixer was made for another model: make it for the model given to MixTask")
-        refuse_double_smoothing(mixer.label_smoothing, criterion)
-        for_soft_targets(criterion)  # refuses what mixing takes apart now, not at the first altered batch
-        super().__init__(model, criterion, device=device, dtype=dtype, verbose=verbose)
+        refuse_double_smoothing(mixer.label_smoothing, self.criterion)
+        for_soft_targets(self.criterion)  # refuses what mixing takes apart now, not at the first altered batch
         self.mixer = mixer
-        if verbose:
+        if self.verbose:
             _logger.info("MixTask: mixer=%r", mixer)
 
     def prepare_distributed(self, device_ids: list | None = None, **ddp_kwargs: Any) -> "MixTask":
@@ -55,27 +42,18 @@ class MixTask(ClassificationTask):
         super().prepare_distributed(device_ids=device_ids, **ddp_kwargs)
         return self
 
-    def get_task_state(self, module: nn.Module | None = None, ema: bool = False) -> dict[str, Any]:
+    def get_task_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return the state of the draws, which timm writes into its checkpoints beside the weights."""
-        return {} if ema else {"mixer": self.mixer.state_dict()}
+        state = super().get_task_state(*args, **kwargs)
+        return state if kwargs.get("ema") else {**state, "mixer": self.mixer.state_dict()}
 
-    def load_task_state(
-        self,
-        state: dict[str, Any] | None,
-        strict: bool = True,
-        module: nn.Module | None = None,
-        ema: bool = False,
-    ) -> None:
-        """Go on drawing where the checkpoint was written; one without this state starts the draws anew."""
-        if state and "mixer" in state and not ema:
+    def load_task_state(self, state: dict[str, Any] | None, *args: Any, **kwargs: Any) -> None:
+        """Continue the draws where the checkpoint was written; one without this state starts them anew."""
+        super().load_task_state(state, *args, **kwargs)
+        if state and "mixer" in state and not kwargs.get("ema"):
             self.mixer.load_state_dict(state["mixer"])
 
     def forward(self, input: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Mix, run the model and return ``loss`` and ``output``."""
-        mixed_input, mixed_target = self.mixer(input, target)
-        output = self.trainable_module(mixed_input)
-        mixed = self.mixer.draw is not None and self.mixer.draw.mixes
-        # A batch whose samples are not mixed has timm's own loss to the last bit, on the targets as they came.
-        if not mixed and not self.mixer.label_smoothing and takes_indices(self.criterion):
-            mixed_target = target
-        return {"loss": self.mixer.loss(output, mixed_target, self.criterion), "output": output}
+        loss, output = self.mixer.run(self.trainable_module, input, target, self.criterion)
+        return {"loss": loss, "output": output}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from ..core.draw import derive_seed
+from ..core.seeding import derive_seed
 from ..errors import DataError
 from .source import Source, open_source
 from .splits import hold_out, take_per_class, take_stratified

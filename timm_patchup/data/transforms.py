@@ -15,7 +15,7 @@ from torch import Tensor
 from torchvision.transforms import Compose, RandomVerticalFlip
 from torchvision.transforms.functional import to_pil_image
 
-from ..core.draw import derive_seed
+from ..core.seeding import derive_seed
 
 if TYPE_CHECKING:
     from ..recipe import Recipe

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.sites import FeatureMap, list_sites, probe, resolve_sites, site_module
+from ..core.layout import FeatureMap
+from ..core.probe import probe
+from ..core.sites import list_sites, resolve_sites, site_module
 from ..errors import SiteError, UserError
 from .bench import Bench, Measured
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.draw import derive_seed
+from ..core.seeding import derive_seed
 from .bench import Bench, Measured
 
 

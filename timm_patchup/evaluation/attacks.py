@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.draw import derive_seed
+from ..core.seeding import derive_seed
 from .bench import Bench, Measured
 
 RADIUS = 8 / 255

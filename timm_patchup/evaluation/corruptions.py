@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.draw import derive_seed
+from ..core.seeding import derive_seed
 from ..data.source import name_of
 from ..errors import UserError
 from .bench import Bench, Measured

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.draw import bernoulli
 from ..core.functional import grow_blocks, mix_features, seed_rate
-from ..core.sites import list_sites, probe, resolve_sites
+from ..core.probe import probe
+from ..core.sampling import bernoulli
+from ..core.sites import list_sites, resolve_sites
 from ..errors import SiteError, UserError
 from .activations import recorded
 from .bench import Bench, Measured

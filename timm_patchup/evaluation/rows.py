@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any
 
-from ..recipe.schema import HARMLESS
+from ..recipe.schema import KEYS_FREE_TO_CHANGE_ON_RESUME
 from .results import Entry, Results
 
 
@@ -90,5 +90,5 @@ def number(values: Sequence[float]) -> Number | None:
 
 
 def _without_seed(recipe: dict[str, Any]) -> str:
-    leave = {"seed", *HARMLESS}
+    leave = {"seed", *KEYS_FREE_TO_CHANGE_ON_RESUME}
     return json.dumps({key: value for key, value in recipe.items() if key not in leave}, sort_keys=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ..core.checks import check_count
+from ..core.settings import check_value
 from ..data.source import HUB_PREFIX
 from ..errors import DataError, HubError, HubFailed, SiteError, UserError
 from ..recipe import Recipe
@@ -104,7 +104,7 @@ def evaluate(
 
     for name, value, low in (("limit", limit, 1), ("batch_size", batch_size, 1), ("seed", seed, 0)):
         if value is not None:
-            check_count(name, value, low=low)
+            check_value(name, value, int, low=low)
     names = suites if isinstance(suites, str) else ",".join(suites)
     given = {"--data": data, "--data-dir": data_dir, "--limit": limit, "--batch-size": batch_size, "--seed": seed}
     given["--threads"] = torch.get_num_threads()  # the command takes all cores, a call leaves them as they are

@@ -1,21 +1,10 @@
-"""The methods, one file each, in one registry: ``list_methods()`` and ``create_mixer(name, model, **overrides)``."""
+"""The methods, one small file per method or pair of near ones; ``README.md`` has a card for each.
 
-from . import cutmix, cutout, dropblock, feature_cutmix, manifold_mixup, mixup, none, patchup, puzzle_mix
-from .registry import check_settings, create_mixer, list_methods, list_settings, method_parameters
+Every module of this folder is imported here, so a new file registers itself. Imports ``core`` only.
+"""
 
-__all__ = [
-    "check_settings",
-    "create_mixer",
-    "cutmix",
-    "cutout",
-    "dropblock",
-    "feature_cutmix",
-    "list_methods",
-    "list_settings",
-    "manifold_mixup",
-    "method_parameters",
-    "mixup",
-    "none",
-    "patchup",
-    "puzzle_mix",
-]
+from importlib import import_module
+from pkgutil import iter_modules
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -1,59 +1,32 @@
-"""Manifold Mixup (Verma et al., 2019): Mixup of all features at a random site, the input among them.
+"""Mixup (Zhang et al., 2018) and Manifold Mixup (Verma et al., 2019): weighted sums of two samples.
 
-One lam and one partner for each sample of a batch, whatever the site.
+One lam for the batch, as ``timm.data.Mixup`` has it; the partner is a random permutation instead of the reversed batch,
+so that odd batches work.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
-
-from ..core.checks import check_number
-from ..core.draw import Place, beta
-from ..core.mixer import Mixer
-from .registry import register_method
+from ..core.method import Change, Method, Mix, Place, SiteMethod, register_method
+from ..core.settings import setting
 
 
-class ManifoldMixup(Mixer):
-    """Manifold Mixup inside a timm model.
+@register_method("mixup")
+@dataclass(frozen=True, kw_only=True)
+class Mixup(Method):
+    """Mix the images of any model."""
 
-    Args:
-        model: a timm model, before torch.compile or any distributed wrapper.
-        alpha: lam ~ Beta(alpha, alpha), > 0.
-        prob: probability that a batch is mixed, in [0, 1].
-        sites: names of sites or modules, one of which is chosen for each batch; None for input, stem, stage1, stage2.
-        num_classes: number of classes; None takes ``model.num_classes``.
-        label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
-        seed: seed of the draws; each rank draws its own.
+    alpha: float = setting(1.0, "lam ~ Beta(alpha, alpha); small values mix little", above=0)
 
-    Example:
-        >>> mix = ManifoldMixup(model, alpha=1.5)
-        >>> x, target = mix(x, y)
-        >>> loss = mix.loss(model(x), target)
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        alpha: float = 2.0,
-        prob: float = 1.0,
-        sites: Sequence[str] | None = None,
-        num_classes: int | None = None,
-        label_smoothing: float = 0.0,
-        seed: int = 0,
-    ) -> None:
-        self.alpha = check_number("alpha", alpha, low=0.0, low_open=True)
-        super().__init__(
-            model, prob=prob, sites=sites, num_classes=num_classes, label_smoothing=label_smoothing, seed=seed
-        )
-
-    def settings(self) -> dict[str, Any]:
-        return {"alpha": self.alpha} | super().settings()
-
-    def alter(self, place: Place) -> tuple[Tensor, float]:
-        return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=place.device), beta(self.alpha, place.generator)
+    def change(self, place: Place) -> Change:
+        return Mix(place.everywhere(), place.beta(self.alpha))
 
 
-register_method("manifold_mixup", ManifoldMixup)
+@register_method("manifold_mixup")
+@dataclass(frozen=True, kw_only=True)
+class ManifoldMixup(SiteMethod):
+    """Mix all features at a random site, the input among them."""
+
+    alpha: float = setting(2.0, "lam ~ Beta(alpha, alpha); small values mix little", above=0)
+
+    def change(self, place: Place) -> Change:
+        return Mix(place.everywhere(), place.beta(self.alpha))

@@ -1,7 +1,9 @@
-"""Recipes: what the keys are (schema), how a name becomes one (compose), how flags change it (flags)."""
+"""Recipes: what the keys are (``schema``), how a name or a file becomes a recipe (``compose``), data by name.
 
-from ..errors import UserError
+Imports ``core``, ``methods`` and ``errors`` only.
+"""
+
 from .compose import list_recipes, load_recipe
 from .schema import Recipe
 
-__all__ = ["Recipe", "UserError", "list_recipes", "load_recipe"]
+__all__ = ["Recipe", "list_recipes", "load_recipe"]

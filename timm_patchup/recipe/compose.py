@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from ..errors import UserError, nearest
-from .schema import MIX_PREFIX, Recipe
+from .schema import MIX_PREFIX, Recipe, without_retired
 
 DEFAULT = "fashion_mini_hard_patchup"
 
@@ -167,4 +167,4 @@ def _mapping(path: Path) -> dict[str, Any]:
         raise UserError([f"{path}{where}: not YAML: {getattr(error, 'problem', error)}"]) from None
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise UserError([f"{path} must hold keys and values, got {type(values).__name__}"])
-    return values
+    return without_retired(values)

@@ -22,7 +22,6 @@ from ..core.criterion import Criterion, bce_softmax, cross_entropy
 from ..core.mixer import Mixer
 from ..data.transforms import Augmentation
 from ..errors import UserError, nearest
-from ..methods import create_mixer
 from ..recipe import Recipe
 from ..system.threads import share_of_cores
 
@@ -112,8 +111,13 @@ def build_model(recipe: Recipe) -> nn.Module:
 
 def build_mixer(recipe: Recipe, model: nn.Module) -> Mixer:
     """Make the mixer of a recipe for its model."""
-    settings: dict[str, Any] = {"num_classes": recipe.num_classes, "label_smoothing": recipe.smoothing}
-    return create_mixer(recipe.mix, model, seed=recipe.seed, **settings, **recipe.mix_settings)
+    return Mixer(
+        model,
+        recipe.method,
+        num_classes=recipe.num_classes,
+        label_smoothing=recipe.smoothing,
+        seed=recipe.seed,
+    )
 
 
 def build_criterion(recipe: Recipe) -> Criterion:

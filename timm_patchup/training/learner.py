@@ -18,7 +18,7 @@ from timm.utils import ModelEmaV3, dispatch_clip_grad, distribute_bn
 from timm.utils.clip_grad import adaptive_clip_grad
 from torch import Tensor, nn
 
-from ..core.draw import derive_seed
+from ..core.seeding import derive_seed
 from ..data.transforms import seed_everything
 from ..recipe import Recipe
 from ..runs.checkpoint import Checkpoint
@@ -112,7 +112,7 @@ class Learner:
         if self.recipe.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         processes = self.accelerator.num_processes
-        if self.mixer.runs_model and processes > 1:
+        if self.mixer.method.needs_saliency and processes > 1:
             # All see the statistics that a checkpoint would hold; DDP shares them only on the way into its forward.
             distribute_bn(self.plain, processes, reduce=False)
         mixed, target = self.mixer(images, labels)

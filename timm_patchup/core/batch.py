@@ -1,0 +1,49 @@
+"""What a mixer asks of a batch: images (B, C, H, W) and targets, and the targets as distributions."""
+
+import torch
+from torch import Tensor
+
+from .functional import soft_target
+
+
+def check_batch(x: Tensor, target: Tensor) -> None:
+    """Raise TypeError or ValueError if images and targets are not a batch."""
+    if not isinstance(x, Tensor) or x.ndim != 4 or not x.is_floating_point():
+        raise TypeError(f"x must be a floating point tensor (B, C, H, W), got {_describe(x)}")
+    if len(x) == 0:
+        raise ValueError(f"x is an empty batch of shape {tuple(x.shape)}: mixing needs at least one sample")
+    no_target = not isinstance(target, Tensor) or target.dtype is torch.bool
+    if no_target or target.ndim != (2 if target.is_floating_point() else 1):
+        raise TypeError(f"target must be int (B,) class indices or float (B, K) distributions, got {_describe(target)}")
+    if len(target) != len(x):
+        raise ValueError(f"target has {len(target)} rows, x has {len(x)} samples")
+
+
+def own_target(target: Tensor, num_classes: int | None, *, label_smoothing: float, check_labels: bool) -> Tensor:
+    """Return the targets of a batch as distributions, float32 (B, K).
+
+    Args:
+        target: int (B,) class indices, or float (B, K).
+        num_classes: K, None if nobody has stated it.
+        label_smoothing: in [0, 1).
+        check_labels: whether to look at the class indices, which waits for an accelerator.
+
+    Raises:
+        ValueError: the targets do not fit the number of classes.
+    """
+    if target.ndim == 2:
+        if num_classes and target.shape[1] != num_classes:
+            raise ValueError(f"target has {target.shape[1]} columns, num_classes is {num_classes}")
+        return soft_target(target, target.shape[1], label_smoothing=label_smoothing)
+    if not num_classes:
+        raise ValueError("class indices need num_classes: give it to the mixer, the model does not state it")
+    if check_labels:
+        low, high = int(target.min()), int(target.max())
+        if low < 0 or high >= num_classes:
+            wrong = low if low < 0 else high
+            raise ValueError(f"target has the label {wrong}, allowed are 0 to num_classes - 1 = {num_classes - 1}")
+    return soft_target(target.long(), num_classes, label_smoothing=label_smoothing)
+
+
+def _describe(value: object) -> str:
+    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

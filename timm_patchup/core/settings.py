@@ -1,0 +1,234 @@
+"""One declaration of a setting serves everything that is known of it.
+
+``setting()`` declares a field of a dataclass with its default, help and range. From that come the check of the value
+(``Checked``), the key of a recipe, the flag with its help, the record of a run and the tables of the documentation
+(``settings_of``). Methods and recipes declare their fields here and nowhere else.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, field, fields
+from math import isfinite
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from ..errors import UserError, WrongType, nearest
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known of one setting.
+
+    Attributes:
+        name: its name.
+        type: its type hint, such as ``float``, ``tuple[int, ...] | None`` or ``Literal["hard", "soft"]``.
+        default: its default.
+        help: one line for users.
+        low: lowest value, itself allowed; of a list it binds each value.
+        high: highest value, itself allowed.
+        above: the value must be greater.
+        below: the value must be smaller.
+        fixed: whether it may not change when a run is resumed.
+    """
+
+    name: str
+    type: Any
+    default: Any = None
+    help: str = ""
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    below: float | None = None
+    fixed: bool = True
+
+    @property
+    def types(self) -> tuple[Any, ...]:
+        """The alternatives of the type, None left out."""
+        union = get_origin(self.type) in (Union, UnionType)
+        return tuple(kind for kind in get_args(self.type) if kind is not NoneType) if union else (self.type,)
+
+    @property
+    def optional(self) -> bool:
+        return NoneType in get_args(self.type)
+
+    @property
+    def choices(self) -> tuple[str, ...] | None:
+        return get_args(self.types[0]) if get_origin(self.types[0]) is Literal else None
+
+    @property
+    def takes_several(self) -> bool:
+        return any(get_origin(kind) in (list, tuple) for kind in self.types)
+
+    @property
+    def takes_one(self) -> bool:
+        return any(get_origin(kind) not in (list, tuple) for kind in self.types)
+
+    def check(self, value: Any, *, called: str | None = None) -> Any:
+        """Return the value in the setting's own type.
+
+        Args:
+            value: what was given.
+            called: what the caller knows the setting as; default its name.
+
+        Raises:
+            UserError: outside of its range, or none of its choices.
+            WrongType: of another type.
+        """
+        name = called or self.name
+        if value is None and self.optional:
+            return None
+        is_several = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+        for kind in self.types:
+            if get_origin(kind) in (list, tuple) and (is_several or not self.takes_one):
+                return self._check_several(name, value, kind)
+        kind = self.types[0]
+        if get_origin(kind) is dict:
+            if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+                raise WrongType(f"{name} must be a mapping of names to values, got {value!r}")
+            return dict(value)
+        return self._check_one(name, value, kind)
+
+    def _check_several(self, name: str, value: Any, kind: Any) -> Any:
+        container, item = get_origin(kind), get_args(kind)[0]
+        if isinstance(value, str) and item is str:
+            raise WrongType(f"{name} must be a list of names, got {value!r}")
+        values = list(value) if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else [value]
+        if not values:
+            raise UserError(f"{name} is empty: give at least one value")
+        return container(self._check_one(name, one, item) for one in values)
+
+    def _check_one(self, name: str, value: Any, kind: Any) -> Any:
+        if get_origin(kind) is Literal:
+            if value in get_args(kind):
+                return value
+            choices = get_args(kind)
+            raise UserError(f"{name} must be one of {', '.join(choices)}, got {value!r}{nearest(value, choices)}")
+        if kind is bool or kind is str:
+            if isinstance(value, kind):
+                return value
+            raise WrongType(f"{name} must be {'true or false' if kind is bool else 'a word'}, got {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
+            raise WrongType(f"{name} must be {self._range(kind)}, got {value!r}")
+        if not self._in_range(value):
+            raise UserError(f"{name} must be {self._range(kind)}, got {value!r}")
+        return kind(value)
+
+    def _in_range(self, value: float) -> bool:
+        return (
+            isfinite(value)
+            and (self.low is None or value >= self.low)
+            and (self.high is None or value <= self.high)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        )
+
+    def _range(self, kind: Any) -> str:
+        """Return what is allowed: ``"a number in [0, 1]"``, ``"a whole number of at least 1"``."""
+        noun = "a whole number" if kind is int else "a number"
+        bottom = self.low if self.above is None else self.above
+        top = self.high if self.below is None else self.below
+        if bottom is not None and top is not None:
+            ends = "[" if self.above is None else "(", "]" if self.below is None else ")"
+            return f"{noun} in {ends[0]}{bottom:g}, {top:g}{ends[1]}"
+        if bottom is None:
+            return noun if top is None else f"{noun} of at most {top:g}"
+        return f"{noun} above {bottom:g}" if self.above is not None else f"{noun} of at least {bottom:g}"
+
+    def from_text(self, value: Any) -> Any:
+        """Return a value of a YAML file or a flag with its numbers read: YAML 1.1 takes ``5e-1`` for a word."""
+        if isinstance(value, list):
+            return [self.from_text(one) for one in value]
+        kinds = [
+            one for kind in self.types for one in (get_args(kind) if get_origin(kind) in (list, tuple) else [kind])
+        ]
+        if isinstance(value, str) and float in kinds:
+            with suppress(ValueError):
+                return float(value)
+        return value
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    fixed: bool = True,
+) -> Any:
+    """Declare a field of a dataclass as a setting; the arguments are those of ``Setting``.
+
+    Example:
+        >>> alpha: float = setting(2.0, "lam ~ Beta(alpha, alpha)", above=0)
+    """
+    known = {"help": help, "low": low, "high": high, "above": above, "below": below, "fixed": fixed}
+    if isinstance(default, (list, dict)):
+        return field(default_factory=lambda: type(default)(default), metadata={"setting": known})
+    return field(default=default, metadata={"setting": known})
+
+
+_settings: dict[type, dict[str, Setting]] = {}
+
+
+def settings_of(kind: type) -> dict[str, Setting]:
+    """Return the settings that a dataclass declares, in the order of its fields."""
+    if kind not in _settings:
+        hints = get_type_hints(kind)
+        _settings[kind] = {
+            f.name: Setting(
+                f.name,
+                hints[f.name],
+                f.default if f.default_factory is MISSING else f.default_factory(),
+                **f.metadata["setting"],
+            )
+            for f in fields(kind)
+            if "setting" in f.metadata
+        }
+    return _settings[kind]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """Base of frozen dataclasses whose settings are checked when an instance is made.
+
+    Raises:
+        UserError: everything that is wrong with the values.
+    """
+
+    def __post_init__(self) -> None:
+        errors: list[UserError] = []
+        for name, declared in settings_of(type(self)).items():
+            try:
+                value = declared.check(getattr(self, name))
+            except UserError as error:
+                errors.append(error)
+                value = declared.default  # so that what contradicts other values is reported, too
+            object.__setattr__(self, name, value)
+        raise_together([*errors, *map(UserError, self.contradictions())])
+
+    def contradictions(self) -> list[str]:
+        """Return a line per value that contradicts another one."""
+        return []
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings as plain values, as YAML and JSON store them."""
+        return {name: plain(getattr(self, name)) for name in settings_of(type(self))}
+
+
+def raise_together(errors: Sequence[UserError]) -> None:
+    """Raise one error as it is, several as one with all their problems."""
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise UserError([problem for error in errors for problem in error.problems])
+
+
+def check_value(name: str, value: Any, kind: Any, **limits: Any) -> Any:
+    """Check a single argument as a setting is checked: ``check_value("seed", seed, int, low=0)``."""
+    return Setting(name, kind, **limits).check(value)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as YAML and JSON give it back."""
+    return list(value) if isinstance(value, tuple) else value
