@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.datasets_on_disk import numbered_image, write_parquet
-from timm_patchup.data.loader import EvaluationBatches, TrainingBatches, evaluation_loader, load_data, training_loader
+from timm_patchup.data.batches import EvaluationBatches, TrainingBatches
+from timm_patchup.data.loader import evaluation_loader, load_data, training_loader
 from timm_patchup.recipe import Recipe
 
 from .small_recipe import small

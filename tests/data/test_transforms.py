@@ -5,6 +5,7 @@ import torch
 
 from timm_patchup.data.transforms import Augmentation, Lighting, PaddedCrops
 from timm_patchup.recipe import load_recipe
+from timm_patchup.recipe.parts import AugmentSpec, ImageSpec
 
 
 def test_padded_crops_against_a_slow_loop() -> None:
@@ -35,7 +36,9 @@ def test_lighting_adds_one_colour_along_the_principal_axes() -> None:
 
 
 def test_imagenet_transforms_have_jitter_and_lighting_in_their_place() -> None:
-    kinds = [type(step).__name__ for step in Augmentation(load_recipe("imagenet_none"), crop=True).transform.transforms]
+    recipe = load_recipe("imagenet_none")
+    augmentation = Augmentation(AugmentSpec.of(recipe), ImageSpec.of(recipe), crop=True)
+    kinds = [type(step).__name__ for step in augmentation.transform.transforms]
     assert kinds == [
         "RandomResizedCropAndInterpolation",
         "RandomHorizontalFlip",

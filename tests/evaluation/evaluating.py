@@ -3,6 +3,7 @@
 import io
 import tempfile
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from accelerate.state import AcceleratorState, GradientState
 
 from tests.support.training import Ended, train_here
 from timm_patchup.cli.evaluate import main
-from timm_patchup.evaluation.bench import Bench, Options
+from timm_patchup.evaluation.context import EvalContext
 from timm_patchup.evaluation.images import load_images
-from timm_patchup.evaluation.subject import load_subjects
+from timm_patchup.evaluation.models import load_models
+from timm_patchup.evaluation.suites import option_values
+from timm_patchup.recipe.parts import DataSpec
 
 LIMIT = 300
 
@@ -67,9 +70,14 @@ def refused(*flags: object) -> str:
     return lines[0]
 
 
-def make_bench(run: Path, *, limit: int = LIMIT, batch_size: int = 100, options: Options | None = None) -> Bench:
-    """Put a run on the bench."""
+def make_context(run: Path, *, limit: int = LIMIT, batch_size: int = 100, **options: object) -> EvalContext:
+    """Return what a suite gets for a run."""
     forget_accelerator()
-    (subject,) = load_subjects([str(run)])
-    images = load_images(subject.recipe, None, limit=limit, batch_size=batch_size)
-    return Bench(subject, images, Accelerator(cpu=True), options or Options())
+    (model,) = load_models([str(run)])
+    assert model.recipe is not None
+    images = load_images(DataSpec.of(model.recipe), model.images, limit=limit, batch_size=batch_size)
+    return EvalContext(model, images, Accelerator(cpu=True), 0, option_values(options))
+
+
+def with_options(context: EvalContext, **options: object) -> EvalContext:
+    return replace(context, options={**context.options, **options})

@@ -12,14 +12,14 @@ import torch
 from huggingface_hub import constants
 from PIL import Image
 
-from tests.evaluation.evaluating import make_bench, trained
+from tests.evaluation.evaluating import make_context, trained, with_options
 from timm_patchup.errors import DataError
-from timm_patchup.evaluation import corruptions
-from timm_patchup.evaluation.bench import Options
-from timm_patchup.evaluation.corrupted_files import ArraySource, check_corrupted, open_corrupted
-from timm_patchup.evaluation.corruptions import CORRUPTIONS
-from timm_patchup.evaluation.images import TestImages, unit_recipe
-from timm_patchup.recipe import Recipe, load_recipe
+from timm_patchup.evaluation.images import TestImages
+from timm_patchup.evaluation.suites import corruptions
+from timm_patchup.evaluation.suites.corrupted_files import ArraySource, check_corrupted, open_corrupted
+from timm_patchup.evaluation.suites.corruptions import CORRUPTIONS
+from timm_patchup.recipe.data_names import load_data_spec
+from timm_patchup.recipe.parts import ImageSpec
 
 GROUPS = {"noise": CORRUPTIONS[:3], "blur": CORRUPTIONS[3:7], "weather": CORRUPTIONS[7:11], "digital": CORRUPTIONS[11:]}
 COUNT = 20
@@ -33,11 +33,12 @@ class Named(ArraySource):
         self.class_names = class_names  # type: ignore[assignment]
 
 
-def clean(*, class_names: Sequence[str] | None = None, size: int = 32, **keys: object) -> TestImages:
+def clean(*, class_names: Sequence[str] | None = None, size: int = 32, **changes: object) -> TestImages:
     """Return clean images to go with the corrupted ones: ten classes, twice each."""
-    recipe = Recipe.from_dict(load_recipe("fashion_mini_none").to_dict() | {"input_size": [3, 32, 32], **keys})
+    spec = ImageSpec(input_size=(3, 32, 32), mean=(0.5,) * 3, std=(0.5,) * 3, crop_padding=2)
     images = np.zeros((COUNT, size, size, 3), dtype=np.uint8)
-    return TestImages(Named(images, np.arange(COUNT) % 10, class_names), np.arange(COUNT), unit_recipe(recipe))
+    source = Named(images, np.arange(COUNT) % 10, class_names)
+    return TestImages(source, np.arange(COUNT), load_data_spec("fashion_mini"), replace(spec, **changes))  # type: ignore[arg-type]
 
 
 def write_arrays(folder: Path, *, size: int = 32, labels: np.ndarray | None = None) -> Path:
@@ -156,10 +157,9 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
 
 
 def test_other_files_are_other_settings_and_their_place_is_not_told(tmp_path: Path) -> None:
-    bench = make_bench(trained(), limit=20)
+    context = make_context(trained(), limit=20)
     where = ["a", "b", "a/b", "hfds/OWNER/NAME", "hfds/OTHER/NAME", str(tmp_path / "NAME")]
-    options = [Options(corrupted=name) for name in where]
-    images = [corruptions.settings(replace(bench, options=own))["images"] for own in options]
+    images = [corruptions.settings(with_options(context, corrupted=name))["images"] for name in where]
     assert len(set(images)) == len(where)
     assert images[3] == "ready files of hfds/OWNER/NAME"
     assert re.fullmatch(r"ready files of NAME-[0-9a-f]{8}", images[5])

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,15 @@ from timm.models import save_for_hf
 from tests.support.datasets_on_disk import write_parquet
 from tests.support.paths import ROOT
 from tests.support.training import TWO_PROCESSES, environment
-from timm_patchup.evaluation import clean, suites
-from timm_patchup.evaluation.bench import Bench, Measured
-from timm_patchup.evaluation.corruptions import CORRUPTIONS
-from timm_patchup.evaluation.report import corruption_errors
+from timm_patchup.evaluation import suites
+from timm_patchup.evaluation.context import EvalContext, Measured
 from timm_patchup.evaluation.results import Results
 from timm_patchup.evaluation.rows import Number, make_rows, number, values_of
+from timm_patchup.evaluation.suites import clean
+from timm_patchup.evaluation.suites.corruptions import CORRUPTIONS, corruption_errors
 from timm_patchup.recipe import Recipe, load_recipe
 
-from .evaluating import evaluate_here, make_bench, refused, trained
+from .evaluating import evaluate_here, make_context, refused, trained
 
 QUICK = ("clean", "affine", "fgsm", "activations", "geometry")
 
@@ -83,11 +84,11 @@ def test_pages_show_the_numbers_and_open_from_disk(report: Path) -> None:
 def test_results_are_not_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
 
-    def counted(bench: Bench) -> Measured:
-        measured.append(bench.subject.name)
-        return clean.measure(bench)
+    def counted(context: EvalContext) -> Measured:
+        measured.append(context.model.name)
+        return clean.measure(context)
 
-    monkeypatch.setitem(suites.SUITES, "clean", suites.Suite("clean", "Clean", "", counted, clean.settings))
+    monkeypatch.setitem(suites.SUITES, "clean", replace(clean.SUITE, measure=counted))
     call = ["--suite", "clean", "--limit", 60, "--output", tmp_path]
     assert evaluate_here("--model", trained(), *call).code == 0
     before = results_of(tmp_path)
@@ -107,16 +108,15 @@ def test_results_are_not_computed_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_interrupted_evaluation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(bench: Bench) -> Measured:
+    def interrupted(context: EvalContext) -> Measured:
         raise KeyboardInterrupt
 
     call = ["--model", trained(), "--suite", "clean,fgsm", "--limit", 40, "--output", tmp_path]
     with monkeypatch.context() as patch:
-        fgsm = suites.SUITES["fgsm"]
-        patch.setitem(suites.SUITES, "fgsm", suites.Suite("fgsm", "", "", interrupted, fgsm.settings))
+        patch.setitem(suites.SUITES, "fgsm", replace(suites.SUITES["fgsm"], measure=interrupted))
         ended = evaluate_here(*call)
     assert ended.code == 130
-    assert "what is done is kept" in ended.err
+    assert "finished results are kept" in ended.err
     assert list(results_of(tmp_path)["suites"]) == ["clean"]
     ended = evaluate_here(*call)
     assert ended.code == 0
@@ -183,12 +183,16 @@ def test_mce_against_a_named_baseline(tmp_path: Path) -> None:
         values = dict.fromkeys(CORRUPTIONS, value)
         entry = {"values": values, "curves": {}, "settings": {"images": "made"}, "seed": 0}
         results.suites.setdefault("corruptions", {})[name] = entry
-    found = corruption_errors(results, "base")
+
+    def errors(baseline: str) -> dict[str, Any]:
+        return corruption_errors(results, make_rows(results, "corruptions"), baseline)
+
+    found = errors("base")
     assert found["baseline"] == "base"
     assert {name: value["mean"] for name, value in found["values"].items()} == {"base": 100.0, "own": 50.0}
-    assert corruption_errors(results, "nobody") == {}
+    assert errors("nobody") == {}
     results.suites["corruptions"]["own"]["settings"] = {"images": "ready files"}
-    assert list(corruption_errors(results, "base")["values"]) == ["base"], "errors on other images are no ratio"
+    assert list(errors("base")["values"]) == ["base"], "errors on other images are no ratio"
 
 
 def test_other_images_of_the_same_name_are_noticed(tmp_path: Path) -> None:
@@ -223,10 +227,10 @@ def test_one_model_by_two_names_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_source_of_a_model_gives_the_same(tmp_path: Path) -> None:
-    bench = make_bench(trained(), limit=60)
-    model = bench.subject.classifier.model
-    recipe = bench.subject.recipe
-    config = {"architecture": "preactresnet8", "num_classes": 10, "mean": recipe.mean, "std": recipe.std}
+    context = make_context(trained(), limit=60)
+    model = context.model.network
+    spec = context.model.images
+    config = {"architecture": "preactresnet8", "num_classes": 10, "mean": spec.mean, "std": spec.std}
     config |= {"input_size": [3, 32, 32], "crop_pct": 1.0, "interpolation": "bilinear"}
     model.pretrained_cfg = config  # type: ignore[assignment]
     save_for_hf(model, tmp_path / "net", model_args={"stem_stride": 2}, safe_serialization=True)

@@ -66,7 +66,7 @@ def test_logits_that_are_no_numbers(suite: str, tmp_path: Path) -> None:
     weights[next(name for name in weights if name.endswith("weight"))].fill_(float("nan"))
     save_file(weights, tmp_path / "broken" / "model.safetensors")
     call = ["--model", tmp_path / "broken", "--suite", suite, "--limit", 20, "--output", tmp_path / "report"]
-    assert "broken gives logits that are not finite" in refused(*call)
+    assert "broken returns logits that are not finite" in refused(*call)
     assert not (tmp_path / "report").exists()
 
 
@@ -76,7 +76,8 @@ def test_data_that_says_nothing(tmp_path: Path) -> None:
     line = refused("--model", trained(), "--data-dir", one_class, "--limit", 1, *report)
     assert "are all of class" in line
     folder = write_image_folder(tmp_path / "three", {"train": 3, "val": 3}, classes=3)
-    assert "the data has 3 classes, num_classes is 10" in refused("--model", trained(), "--data-dir", folder, *report)
+    line = refused("--model", trained(), "--data-dir", folder, *report)
+    assert "the data has 3 classes, but num_classes is 10" in line
     empty = write_parquet(tmp_path / "empty", {"train": 4, "test": 0})
     assert "split 'test' is empty" in refused("--model", trained(), "--data-dir", empty, *report)
 

@@ -11,27 +11,26 @@ import torch.nn.functional as F
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as vision
 
-from timm_patchup.evaluation import activations, affine, clean, fgsm, geometry
-from timm_patchup.evaluation.bench import Bench, Options
-from timm_patchup.evaluation.corrupted_files import ArraySource
+from timm_patchup.evaluation.context import EvalContext
 from timm_patchup.evaluation.images import TestImages
-from timm_patchup.evaluation.suites import SUITES
+from timm_patchup.evaluation.suites import SUITES, activations, affine, clean, fgsm, geometry
+from timm_patchup.evaluation.suites.corrupted_files import ArraySource
 from timm_patchup.runs.folder import RunFolder
 
-from .evaluating import LIMIT, make_bench, trained
+from .evaluating import LIMIT, make_context, trained, with_options
 
 
 @pytest.fixture(scope="module")
-def bench() -> Bench:
-    return make_bench(trained())
+def context() -> EvalContext:
+    return make_context(trained())
 
 
-def everything(bench: Bench) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-    return bench.images.spread(len(bench.images))  # type: ignore[return-value]
+def everything(context: EvalContext) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    return context.images.spread(len(context.images))  # type: ignore[return-value]
 
 
-def test_clean_is_what_training_measured(bench: Bench) -> None:
-    measured, stored = clean.measure(bench), RunFolder(trained()).results()["test"]
+def test_clean_is_what_training_measured(context: EvalContext) -> None:
+    measured, stored = clean.measure(context), RunFolder(trained()).results()["test"]
     assert measured.count == stored["count"] == LIMIT
     assert measured.values["error"] == pytest.approx(stored["error"], abs=1e-9)
     assert measured.values["top5_error"] == pytest.approx(100 - stored["top5"], abs=1e-9)
@@ -39,10 +38,10 @@ def test_clean_is_what_training_measured(bench: Bench) -> None:
     assert 20 < 100 - stored["error"] < 95, "the model must be neither blind nor perfect for these tests to tell"
 
 
-def test_calibration_error_by_a_slow_loop(bench: Bench) -> None:
-    images, labels, _ = everything(bench)
+def test_calibration_error_by_a_slow_loop(context: EvalContext) -> None:
+    images, labels, _ = everything(context)
     with torch.no_grad():
-        probabilities = bench.subject.classifier(images).double().softmax(1)
+        probabilities = context.model.classifier(images).double().softmax(1)
     total = 0.0
     for low in range(clean.BINS):
         inside = []
@@ -51,7 +50,7 @@ def test_calibration_error_by_a_slow_loop(bench: Bench) -> None:
                 inside.append((float(p.index(max(p)) == label), max(p)))
         if inside:
             total += abs(sum(right for right, _ in inside) - sum(confidence for _, confidence in inside))
-    assert clean.measure(bench).values["ece"] == pytest.approx(100 * total / len(labels), abs=1e-6)
+    assert clean.measure(context).values["ece"] == pytest.approx(100 * total / len(labels), abs=1e-6)
 
 
 def test_calibration_error_of_a_case_by_hand() -> None:
@@ -63,15 +62,15 @@ def test_calibration_error_of_a_case_by_hand() -> None:
     assert bins[0, 13] == 2
 
 
-def test_batch_size_changes_nothing(bench: Bench) -> None:
-    odd = make_bench(trained(), batch_size=37)
-    assert affine.measure(odd).values == affine.measure(bench).values
-    assert odd.images.recipe.validation_batch_size == 37
+def test_batch_size_changes_nothing(context: EvalContext) -> None:
+    odd = make_context(trained(), batch_size=37)
+    assert affine.measure(odd).values == affine.measure(context).values
+    assert odd.images.batch_size == 37
 
 
-def test_a_sample_is_deformed_alike_under_any_limit(bench: Bench) -> None:
-    few, _, few_rows = everything(make_bench(trained(), limit=60))
-    many, _, many_rows = everything(bench)
+def test_a_sample_is_deformed_alike_under_any_limit(context: EvalContext) -> None:
+    few, _, few_rows = everything(make_context(trained(), limit=60))
+    many, _, many_rows = everything(context)
     shared = [row for row in few_rows if row in many_rows]
     assert len(shared) > 30
     for row in shared[:5]:
@@ -136,10 +135,10 @@ def test_angles_follow_from_seed_and_sample_alone() -> None:
     assert abs(quarters - 500).max() < 116
 
 
-def test_fgsm_by_hand(bench: Bench) -> None:
-    images, labels, _ = bench.images.spread(40)
-    model, recipe = bench.subject.classifier.model, bench.subject.recipe
-    mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (recipe.mean, recipe.std))
+def test_fgsm_by_hand(context: EvalContext) -> None:
+    images, labels, _ = context.images.spread(40)
+    model, spec = context.model.network, context.model.images
+    mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (spec.mean, spec.std))
     for space in ("pixels", "normalised"):
         right = 0
         for image, label in zip(images, labels):
@@ -150,34 +149,34 @@ def test_fgsm_by_hand(bench: Bench) -> None:
             low, high = (0 - mean) / std, (1 - mean) / std
             attacked = torch.minimum(torch.maximum(x.detach() + eps * x.grad.sign(), low), high)
             right += int(model(attacked).argmax() == label)
-        small = replace(make_bench(trained(), limit=LIMIT), options=Options(eps_space=space))  # type: ignore[arg-type]
-        direction = fgsm.gradient_sign(small.subject.classifier, images, labels)
-        scale = small.subject.classifier.std if space == "normalised" else 1.0
-        got = small.subject.classifier(fgsm.step(images, direction * scale, 0.05)).argmax(1) == labels
+        small = make_context(trained(), limit=LIMIT, eps_space=space)
+        direction = fgsm.gradient_sign(small.model.classifier, images, labels)
+        scale = small.model.classifier.std if space == "normalised" else 1.0
+        got = small.model.classifier(fgsm.step(images, direction * scale, 0.05)).argmax(1) == labels
         assert int(got.sum()) == right, space
 
 
-def test_fgsm_at_zero_is_clean_and_the_space_of_eps_matters(bench: Bench) -> None:
-    pixels = fgsm.measure(bench)
-    normalised = fgsm.measure(replace(bench, options=Options(eps_space="normalised")))
-    accuracy = 100 - clean.measure(bench).values["error"]  # type: ignore[operator]
+def test_fgsm_at_zero_is_clean_and_the_space_of_eps_matters(context: EvalContext) -> None:
+    pixels = fgsm.measure(context)
+    normalised = fgsm.measure(with_options(context, eps_space="normalised"))
+    accuracy = 100 - clean.measure(context).values["error"]  # type: ignore[operator]
     assert pixels.values["0"] == normalised.values["0"] == pytest.approx(accuracy, abs=1e-9)
     # A standard deviation is .353 of the range, so the same eps is a weaker attack there.
     assert pixels.values["0.05"] < normalised.values["0.05"] < accuracy  # type: ignore[operator]
     assert list(pixels.values) == ["0", "0.05", "0.1", "0.12", "0.15", "0.18", "0.2"]
 
 
-def test_activations_by_hooks_by_hand(bench: Bench) -> None:
-    images, _, _ = everything(bench)
-    model = bench.subject.classifier.model
+def test_activations_by_hooks_by_hand(context: EvalContext) -> None:
+    images, _, _ = everything(context)
+    model = context.model.network
     seen: list[torch.Tensor] = []
     handle = model.stages[1].register_forward_hook(lambda m, a, output: seen.append(output.clone()))  # type: ignore
     with torch.no_grad():
-        bench.subject.classifier(images)
+        context.model.classifier(images)
     handle.remove()
     by_image = [sorted((float(c.abs().mean()) for c in sample), reverse=True) for sample in seen[0]]
     expected = np.mean(by_image, axis=0)
-    measured = activations.measure(bench)
+    measured = activations.measure(context)
     assert list(measured.curves) == ["stem", "stage1", "stage2", "stage3"]
     assert np.allclose(measured.curves["stage2"], expected, rtol=1e-4)
     assert measured.values["stage2"] == pytest.approx(expected.mean(), rel=1e-4)
@@ -192,16 +191,16 @@ def test_activations_of_tokens_and_of_channels_last() -> None:
     assert torch.allclose(activations.magnitudes(features.permute(0, 3, 1, 2), None), nhwc)
 
 
-def test_activations_of_a_vision_transformer(bench: Bench) -> None:
+def test_activations_of_a_vision_transformer(context: EvalContext) -> None:
     model = timm.create_model("test_vit", num_classes=10, img_size=32).eval()
-    classifier = type(bench.subject.classifier)(model, [0.5] * 3, [0.5] * 3)
-    measured = activations.measure(replace(bench, subject=replace(bench.subject, classifier=classifier)))
+    classifier = type(context.model.classifier)(model, [0.5] * 3, [0.5] * 3)
+    measured = activations.measure(replace(context, model=replace(context.model, classifier=classifier)))
     assert len(measured.curves) >= 2
     assert all(len(curve) == 64 for curve in measured.curves.values())
 
 
-def test_manifold_mixup_stays_in_the_plane(bench: Bench) -> None:
-    measured = geometry.measure(bench)
+def test_manifold_mixup_stays_in_the_plane(context: EvalContext) -> None:
+    measured = geometry.measure(context)
     assert measured.count == 100
     assert np.abs(measured.curves["manifold_mixup"]).max() < 1e-12
     for name in ("soft_patchup", "hard_patchup"):
@@ -230,13 +229,13 @@ def test_no_sample_is_its_own_partner() -> None:
 
 @pytest.mark.parametrize("name", [name for name in SUITES if SUITES[name].values])
 def test_values_have_the_names_that_studies_ask_for(name: str) -> None:
-    measured = SUITES[name].measure(make_bench(trained(), limit=10))
+    measured = SUITES[name].measure(make_context(trained(), limit=10))
     assert tuple(measured.values) == SUITES[name].values
 
 
-def test_a_few_samples_are_of_all_classes(bench: Bench) -> None:
+def test_a_few_samples_are_of_all_classes(context: EvalContext) -> None:
     """Image folders hold one class after the other, so the first hundred of ImageNet would be two classes."""
     source = ArraySource(np.zeros((40, 32, 32, 3), np.uint8), np.repeat(np.arange(10), 4))
-    images, labels, rows = TestImages(source, np.arange(40), bench.images.recipe).spread(10)
+    images, labels, rows = TestImages(source, np.arange(40), context.images.data, context.images.spec).spread(10)
     assert labels.tolist() == list(range(10))
     assert (len(images), len(rows)) == (10, 10)

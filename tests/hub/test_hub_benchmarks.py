@@ -24,6 +24,7 @@ from timm_patchup.data.splits import take_stratified
 from timm_patchup.errors import HubError
 from timm_patchup.hub import evaluate, export, fetch
 from timm_patchup.recipe import load_recipe
+from timm_patchup.recipe.data_names import load_data_spec
 
 DATA = "datasets/uoft-cs/cifar10"
 TRAIN, TEST = "plain_text/train-00000-of-00001.parquet", "plain_text/test-00000-of-00001.parquet"
@@ -155,7 +156,7 @@ def test_a_name_of_timm_on_imagenet(hub: Hub, tmp_path: Path) -> None:
     entry = json.loads((tmp_path / "report" / "results.json").read_text())["suites"]["clean"][name]
     assert (entry["count"], entry["settings"]["input_size"], entry["settings"]["crop_pct"]) == (8, [3, 160, 160], 0.95)
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
-    source = open_source(load_recipe("imagenet_none"), "validation", folder)
+    source = open_source(load_data_spec("imagenet"), "validation", folder)
     rows = take_stratified(source.labels, 8, seed=0)
     with torch.inference_mode():
         logits = model.eval()(torch.stack([transform(source.image(row)) for row in rows]))

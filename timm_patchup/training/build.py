@@ -22,6 +22,7 @@ from ..data.transforms import Augmentation
 from ..errors import UserError, nearest
 from ..methods import create_mixer
 from ..recipe import Recipe
+from ..recipe.parts import AugmentSpec, ImageSpec
 from ..runs import accelerator as accelerators
 
 
@@ -107,7 +108,7 @@ def model_problems(recipe: Recipe) -> list[str]:
         hint = nearest(recipe.opt, map(str, list_optimizers())) or "; see timm.optim.list_optimizers()"
         problems.append(f"opt: timm has no optimiser {recipe.opt!r}{hint}")
     try:
-        Augmentation(recipe, crop=True)
+        Augmentation(AugmentSpec.of(recipe), ImageSpec.of(recipe), crop=True)
     except (AssertionError, KeyError, TypeError, ValueError) as error:
         problems.append(f"aa: timm cannot make {recipe.aa!r} of it: {error}")
     if not timm.is_model(recipe.model):

@@ -6,35 +6,36 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .bench import Bench, Measured
+from ..context import EvalContext, Measured
+from ..suite import Suite
 
 BINS = 15
 
 
-def settings(bench: Bench) -> dict[str, Any]:
+def settings(context: EvalContext) -> dict[str, Any]:
     return {"bins": BINS}
 
 
-def measure(bench: Bench) -> Measured:
+def measure(context: EvalContext) -> Measured:
     """Return top-1 and top-5 error, NLL and the expected calibration error.
 
     With fewer than five classes top-5 is the share among all of them, as in training.
     """
     sums, bins = torch.zeros(4, dtype=torch.float64), torch.zeros(3, BINS, dtype=torch.float64)
     with torch.inference_mode():
-        for images, labels, _ in bench.batches("clean"):
-            output = bench.logits(images).float()
+        for images, labels, _ in context.batches("clean"):
+            output = context.logits(images).float()
             ranked = output.topk(min(5, output.shape[1]), dim=1).indices == labels[:, None]
             loss = F.cross_entropy(output, labels, reduction="none").double().sum()
             sums += torch.tensor([float(ranked[:, 0].sum()), float(ranked.sum()), float(loss), len(labels)]).double()
             bins += calibration_bins(output.double().softmax(dim=1).cpu(), labels.cpu())
-    right, among_five, loss_sum, count = bench.total(sums).tolist()
+    right, among_five, loss_sum, count = context.total(sums).tolist()
     return Measured(
         {
             "error": 100.0 - 100.0 * right / count,
             "top5_error": 100.0 - 100.0 * among_five / count,
             "nll": loss_sum / count,
-            "ece": 100.0 * calibration_error(bench.total(bins)),
+            "ece": 100.0 * calibration_error(context.total(bins)),
         },
         count=int(count),
     )
@@ -61,3 +62,16 @@ def calibration_error(bins: Tensor) -> float:
     """Return the mean over samples of |accuracy - confidence| of the bin that a sample is in, in [0, 1]."""
     count, right, confidence = bins
     return float((right - confidence).abs().sum() / count.sum())
+
+
+_LABELS = {"error": "top-1 error, %", "top5_error": "top-5 error, %", "nll": "NLL", "ece": "ECE, %"}
+SUITE = Suite(
+    name="clean",
+    title="Clean test images",
+    measure=measure,
+    settings=settings,
+    values=tuple(_LABELS),
+    labels=_LABELS,
+    digits=3,
+    tall=False,
+)

@@ -16,8 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.draw import derive_seed
-from .bench import Bench, Measured
+from ...core.draw import derive_seed
+from ..context import EvalContext, Measured
+from ..figures import bars
+from ..suite import Suite
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ DEFORMATIONS = (
 )
 
 
-def settings(bench: Bench) -> dict[str, Any]:
+def settings(context: EvalContext) -> dict[str, Any]:
     return {
         "deformations": [deformation.name for deformation in DEFORMATIONS],
         "angles": "degrees, uniform, from seed and sample",
@@ -54,13 +56,13 @@ def settings(bench: Bench) -> dict[str, Any]:
     }
 
 
-def measure(bench: Bench) -> Measured:
+def measure(context: EvalContext) -> Measured:
     """Return the error under each deformation."""
     values: dict[str, float | None] = {}
     count = 0
     for deformation in DEFORMATIONS:
-        change = partial(deform, deformation, seed=bench.options.seed)
-        values[deformation.name], count = bench.count_errors(f"affine, {deformation.name}", change)
+        change = partial(deform, deformation, seed=context.seed)
+        values[deformation.name], count = context.count_errors(f"affine, {deformation.name}", change)
     return Measured(values, count=count)
 
 
@@ -100,3 +102,14 @@ def resample(images: Tensor, matrix: Tensor) -> Tensor:
     theta = torch.cat([relative, torch.zeros(len(matrix), 2, 1, dtype=matrix.dtype)], dim=2).to(images)
     grid = F.affine_grid(theta, list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+
+SUITE = Suite(
+    name="affine",
+    title="Deformed images",
+    unit="error, %",
+    measure=measure,
+    settings=settings,
+    values=tuple(deformation.name for deformation in DEFORMATIONS),
+    figure=partial(bars, ylabel="error, %"),
+)

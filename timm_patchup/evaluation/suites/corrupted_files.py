@@ -1,29 +1,30 @@
-"""Corrupted test images that are ready: a folder, or a data set of the Hub that holds the same files.
+"""Corrupted test images from files: a local folder, or a dataset of the Hub with the same files.
 
-Two layouts are known, those of the published sets: ``CORRUPTION/SEVERITY/CLASS/*`` (ImageNet-C, Tiny-ImageNet-C) and
-``CORRUPTION.npy`` with ``labels.npy``, the five severities one after the other (CIFAR-C). Either may lie one folder
-further down, as ImageNet-C's archives do when each is unpacked into a folder of its own (``noise/gaussian_noise``).
+There are two layouts, those of the published sets: ``CORRUPTION/SEVERITY/CLASS/*`` (ImageNet-C, Tiny-ImageNet-C) and
+``CORRUPTION.npy`` with ``labels.npy``, the five severities concatenated (CIFAR-C). Either may be one folder further
+down, as after unpacking each of ImageNet-C's archives into its own folder (``noise/gaussian_noise``).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from ..data.source import HUB_PREFIX, FolderSource, Source
-from ..data.splits import take_stratified
-from ..errors import DataError
-from ..hub.failures import explain
-from ..recipe import Recipe
-from .images import TestImages
+from ...data.source import HUB_PREFIX, FolderSource, Source
+from ...data.splits import take_stratified
+from ...errors import DataError
+from ...recipe.parts import ImageSpec
+from ...system.network import explain_hub_error
+from ..images import TestImages
 
 SEVERITIES = (1, 2, 3, 4, 5)
 
 
 class ArraySource:
-    """Images (N, H, W) or (N, H, W, C) of bytes, as NumPy stores them."""
+    """Images in a NumPy array, uint8 (N, H, W) or (N, H, W, C)."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
         self._images, self.labels = images, labels.astype(np.int64)
@@ -34,7 +35,7 @@ class ArraySource:
 
 
 def check_corrupted(where: str, names: Sequence[str], *, like: TestImages) -> None:
-    """Raise DataError where files are missing or do not fit, as far as can be told without listing all images."""
+    """Raise DataError if files are missing or do not fit, as far as that is known without listing all images."""
     for name in names:
         folder = _base(where, name) / name
         missing = [severity for severity in SEVERITIES if not (folder / str(severity)).is_dir()]
@@ -45,44 +46,42 @@ def check_corrupted(where: str, names: Sequence[str], *, like: TestImages) -> No
 
 
 def open_corrupted(where: str, name: str, severity: int, *, like: TestImages) -> TestImages:
-    """Open one corruption at one severity, with as many samples and in the size of the clean test images.
+    """Open one corruption at one severity, with the number of samples and the size of the clean test images.
 
     Raises:
         DataError: it is missing or does not fit.
     """
     source = _fitting(where, name, severity, like)
-    rows = take_stratified(source.labels, len(like), seed=like.recipe.split_seed)
-    return TestImages(source, rows, _uncropped(like.recipe, source))
+    rows = take_stratified(source.labels, len(like), seed=like.data.split_seed)
+    return TestImages(source, rows, like.data, _without_crop(like.spec, source), batch_size=like.batch_size)
 
 
-def _uncropped(recipe: Recipe, source: Source) -> Recipe:
-    """Leave images alone that have the model's size: those of ImageNet-C were resized and cropped before."""
-    _, height, width = recipe.input_size
-    if source.image(0).size != (width, height):
-        return recipe
-    return Recipe.from_dict(recipe.to_dict() | {"crop_pct": 1.0})
+def _without_crop(images: ImageSpec, source: Source) -> ImageSpec:
+    """Do not crop images that already have the model's size: ImageNet-C's are resized and cropped."""
+    height, width = images.size
+    return replace(images, crop_pct=1.0) if source.image(0).size == (width, height) else images
 
 
 def _fitting(where: str, name: str, severity: int, like: TestImages) -> Source:
-    """Open the images and see that labels and sizes are those of the clean ones."""
+    """Open the images, and check that classes and sizes match those of the clean ones."""
     source = _source(where, name, severity)
-    classes = like.recipe.num_classes
+    classes = like.data.num_classes
     known = len(source.class_names) if source.class_names else int(source.labels.max()) + 1
     if known > classes or (source.class_names and known != classes):
         raise DataError(f"--corrupted {where}: {name} has {known} classes, the test data {classes}")
     own, other = like.class_names or (), source.class_names or ()
-    if set(own) & set(other):  # both name the classes in one way, so names and not places tell which is which
+    if set(own) & set(other):  # both use the same names, so match classes by name and not by position
         strange = sorted(set(other) - set(own))
         if strange:
             raise DataError(f"--corrupted {where}: the test data has no class {strange[0]!r} as {name} has")
         source.labels = np.asarray([list(own).index(class_name) for class_name in other])[source.labels]
-    size, (_, *input_size) = source.image(0).size, like.recipe.input_size
-    # Without a crop all images of a set have one size; corrupted ones may have been brought to the model's before.
-    if like.recipe.crop_padding is not None and size not in (like.stored_size, tuple(input_size[::-1])):
-        (width, height), (own_width, own_height) = size, like.stored_size
+    size, (height, width) = source.image(0).size, like.spec.size
+    # Images that are not cropped all have the same size; corrupted ones may already have the model's.
+    if not like.spec.is_cropped and size not in (like.stored_size, (width, height)):
+        clean_width, clean_height = like.stored_size
         raise DataError(
-            f"--corrupted {where}: images of {name} have {height} x {width} pixels, "
-            f"those of the test data {own_height} x {own_width}"
+            f"--corrupted {where}: images of {name} have {size[1]} x {size[0]} pixels, "
+            f"those of the test data {clean_height} x {clean_width}"
         )
     return source
 
@@ -123,7 +122,7 @@ def _array(where: str, path: Path) -> np.ndarray:
 
 
 def _base(where: str, name: str) -> Path:
-    """Return the folder that holds a corruption: the given one, or the only one of its sub-folders that does."""
+    """Return the folder that contains a corruption: the given one, or the only one of its subfolders that does."""
     folder = _folder(where)
     places = [folder, *sorted(child for child in folder.iterdir() if child.is_dir())]
     found = [place for place in places if (place / name).is_dir() or (place / f"{name}.npy").is_file()]
@@ -148,4 +147,4 @@ def _folder(where: str) -> Path:
     try:
         return Path(snapshot_download(repo, repo_type="dataset"))
     except Exception as error:  # whatever the Hub's client and its transport raise
-        raise DataError(f"--corrupted: {explain(error, repo, doing='fetch')}") from error
+        raise DataError(f"--corrupted: {explain_hub_error(error, repo, doing='fetch')}") from error

@@ -6,13 +6,16 @@ L-infinity. Step sizes are foolbox's own but for PGD's. What Carlini-Wagner find
 it stops when the whole batch makes no progress; hence the batch size is among the settings.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..core.draw import derive_seed
-from .bench import Bench, Measured
+from ...core.draw import derive_seed
+from ..context import EvalContext, Measured
+from ..figures import bars
+from ..suite import Option, Suite
 
 RADIUS = 8 / 255
 # foolbox steps 0.033 of the radius, which would cover a quarter of it in 7 steps; this is Madry et al.'s.
@@ -20,31 +23,27 @@ PGD_STEP = 2 / 255
 SMALLEST = ("deepfool", "ddn", "carlini_wagner")
 
 
-def settings(bench: Bench) -> dict[str, Any]:
+def settings(context: EvalContext) -> dict[str, Any]:
+    steps = context.options["attack_steps"]
     return {
         "package": "foolbox",
-        "steps": bench.options.attack_steps,
+        "steps": steps,
         "radius": "8/255",
         "deepfool": "L2, overshoot 0.02, logits, 10 candidates",
-        "ddn": f"L2, first radius 1, gamma 0.05: so many steps come down to {0.95**bench.options.attack_steps:.2f}",
+        "ddn": f"L2, first radius 1, gamma 0.05: so many steps come down to {0.95**steps:.2f}",
         "carlini_wagner": "L2, step 0.01, 9 binary search steps, first constant 0.001",
         "pgd": "L-infinity, step 2/255, random start",
         "accuracy": "samples that no attack within the radius turned, of all",
         "median_distance": "L2 in [0, 1] pixels, of the samples that are right without an attack; - where half resist",
-        "batch_size": bench.images.recipe.validation_batch_size,
+        "batch_size": context.images.batch_size,
     }
 
 
-def value_names() -> tuple[str, ...]:
-    searched = tuple(f"{name} {kind}" for name in SMALLEST for kind in ("accuracy", "median distance"))
-    return (*searched, "pgd accuracy")
-
-
-def measure(bench: Bench) -> Measured:
+def measure(context: EvalContext) -> Measured:
     """Return accuracy at the radius for each attack, and the median distance of those that look for the smallest."""
     import foolbox
 
-    steps = bench.options.attack_steps
+    steps = context.options["attack_steps"]
     searches = {
         "deepfool": foolbox.attacks.L2DeepFoolAttack(steps=steps, candidates=10, overshoot=0.02),
         "ddn": foolbox.attacks.DDNAttack(steps=steps, init_epsilon=1.0, gamma=0.05),
@@ -52,21 +51,21 @@ def measure(bench: Bench) -> Measured:
             steps=steps, stepsize=0.01, binary_search_steps=9, initial_const=1e-3
         ),
     }
-    target = foolbox.PyTorchModel(bench.subject.classifier, bounds=(0, 1), device=bench.device)
+    target = foolbox.PyTorchModel(context.model.classifier, bounds=(0, 1), device=context.device)
     distances: dict[str, list[float]] = {name: [] for name in SMALLEST}
     pgd = torch.zeros(2, dtype=torch.float64)
-    for images, labels, rows in bench.batches("attacks"):
+    for images, labels, rows in context.batches("attacks"):
         with torch.inference_mode():
-            right = bench.logits(images).argmax(dim=1) == labels
+            right = context.logits(images).argmax(dim=1) == labels
         for number, (name, search) in enumerate(searches.items()):
-            found = _seeded(search, target, images, labels, None, (bench.options.seed, number, rows[0]))
-            distances[name] += _distances(images, found, labels, right, bench).tolist()
-        survived = right & ~pgd_succeeds(target, images, labels, steps=steps, seed=(bench.options.seed, 3, rows[0]))
+            found = _seeded(search, target, images, labels, None, (context.seed, number, rows[0]))
+            distances[name] += _distances(images, found, labels, right, context).tolist()
+        survived = right & ~pgd_succeeds(target, images, labels, steps=steps, seed=(context.seed, 3, rows[0]))
         pgd += torch.tensor([int(survived.sum()), len(labels)])
-    right_count, count = bench.total(pgd).tolist()
+    right_count, count = context.total(pgd).tolist()
     values: dict[str, float | None] = {}
     for name in SMALLEST:
-        everything = torch.tensor(bench.all_of(distances[name]), dtype=torch.float64)
+        everything = torch.tensor(context.gather(distances[name]), dtype=torch.float64)
         values[f"{name} accuracy"] = 100.0 * float((everything > RADIUS).double().mean())
         values[f"{name} median distance"] = _median(everything[everything > 0])
     values["pgd accuracy"] = 100.0 * right_count / count
@@ -95,10 +94,10 @@ def _seeded(attack: Any, target: Any, images: Tensor, labels: Tensor, radius: fl
     return changed
 
 
-def _distances(images: Tensor, found: Tensor, labels: Tensor, right: Tensor, bench: Bench) -> Tensor:
+def _distances(images: Tensor, found: Tensor, labels: Tensor, right: Tensor, context: EvalContext) -> Tensor:
     """Return the L2 distance to each sample's adversary: 0 if it was wrong already, infinite if none was found."""
     with torch.inference_mode():
-        turned = bench.subject.classifier(found).argmax(dim=1) != labels
+        turned = context.model.classifier(found).argmax(dim=1) != labels
     # foolbox's Carlini-Wagner gives a black image where it found nothing, and black may well be another class.
     turned = turned & found.flatten(1).any(dim=1)
     distance = (found - images).flatten(1).double().norm(dim=1)
@@ -113,3 +112,26 @@ def _median(distances: Tensor) -> float | None:
     ordered = distances.sort().values
     middle = float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
     return middle if middle != float("inf") else None
+
+
+SUITE = Suite(
+    name="attacks",
+    title="Attacks",
+    unit="accuracy in % within 8/255, median L2 distance",
+    measure=measure,
+    settings=settings,
+    values=(*(f"{name} {kind}" for name in SMALLEST for kind in ("accuracy", "median distance")), "pgd accuracy"),
+    digits=3,
+    figure=partial(bars, ylabel="accuracy within 8/255, %", without="distance"),
+    packages=("foolbox",),
+    options=(
+        Option(
+            name="attack_steps",
+            help="steps per attack (default: 7)",
+            type=int,
+            default=7,
+            low=1,
+            metavar="N",
+        ),
+    ),
+)

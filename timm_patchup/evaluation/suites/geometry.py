@@ -5,60 +5,60 @@ their mixture. rho is 0 where the mixture lies between the two in their plane, a
 does, and above 0 where it leaves the plane.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.draw import bernoulli
-from ..core.functional import grow_blocks, mix_features, seed_rate
-from ..core.sites import list_sites, probe, resolve_sites
-from ..errors import SiteError, UserError
-from .activations import recorded
-from .bench import Bench, Measured
+from ...core.draw import bernoulli
+from ...core.functional import grow_blocks, mix_features, seed_rate
+from ...core.sites import list_sites, probe, resolve_sites
+from ...errors import SiteError, UserError
+from ..context import EvalContext, Measured
+from ..figures import Entries, panel_grid
+from ..recording import recorded
+from ..rows import ResultRow, curves_of
+from ..suite import Suite
 
 SITE, SAMPLES = "stage2", 100
 LAM, GAMMA, BLOCK_SIZE = 0.4, 0.5, 7
 METHODS = ("manifold_mixup", "soft_patchup", "hard_patchup")
 
 
-def settings(bench: Bench) -> dict[str, Any]:
+def settings(context: EvalContext) -> dict[str, Any]:
     mixing = {"site": SITE, "lam": LAM, "gamma": GAMMA, "block_size": BLOCK_SIZE}
     return mixing | {"samples": f"{SAMPLES} at most, spread over the classes", "unit": "radians"}
 
 
-def value_names() -> tuple[str, ...]:
-    return tuple(f"{method} {kind}" for method in METHODS for kind in ("mean", "max"))
-
-
-def check(bench: Bench) -> None:
+def check(context: EvalContext) -> None:
     """Raise UserError where there is no pair of samples, or no map of features at the site."""
-    if len(bench.images) < 2:
-        raise UserError(f"suite geometry: pairs need two samples at least, got {len(bench.images)}")
-    model = bench.subject.classifier.model
+    if len(context.images) < 2:
+        raise UserError(f"suite geometry: pairs need two samples at least, got {len(context.images)}")
+    model = context.model.network
     sites = list_sites(model)
     if SITE not in sites:
-        raise UserError(f"suite geometry: {bench.subject.name} has no {SITE}, it has {', '.join(sites)}")
+        raise UserError(f"suite geometry: {context.model.name} has no {SITE}, it has {', '.join(sites)}")
     try:
-        probe(model, resolve_sites(model, [SITE]), torch.zeros(2, *bench.images.recipe.input_size))
+        probe(model, resolve_sites(model, [SITE]), torch.zeros(2, *context.images.spec.input_size))
     except SiteError as error:
-        reason = str(error).partition(". Give ")[0]  # what to mix instead is no help here
-        raise UserError(f"suite geometry: {bench.subject.name}: {reason}; leave the suite out") from error
+        raise UserError(f"suite geometry: {context.model.name}: {error.reason}; leave the suite out") from error
 
 
-def measure(bench: Bench) -> Measured:
+def measure(context: EvalContext) -> Measured:
     """Return rho of every pair for each method: the same pairs, and the same mask for both modes of PatchUp."""
-    images, _, _ = bench.images.spread(SAMPLES)
-    images = images.to(bench.device)
-    model = bench.subject.classifier.model
+    images, _, _ = context.images.spread(SAMPLES)
+    images = images.to(context.device)
+    model = context.model.network
     features_map = probe(model, resolve_sites(model, [SITE]), images)[SITE]
     with torch.inference_mode(), recorded(model, [SITE]) as seen:
-        bench.logits(images)
+        context.logits(images)
     # On the CPU in float64: rho is a small difference of angles.
-    features = seen[SITE].cpu().double()
+    features = seen[SITE].pop().cpu().double()
     if features_map.nhwc:
         features = features.permute(0, 3, 1, 2)
-    generator = torch.Generator().manual_seed(bench.options.seed)
+    generator = torch.Generator().manual_seed(context.seed)
     partner = pairs(len(features), generator)
     rhos = {
         name: angle_rho(features, features[partner], mixed) for name, mixed in mixtures(features, partner, generator)
@@ -98,3 +98,46 @@ def angle(first: Tensor, second: Tensor) -> Tensor:
     """Return the angle between flattened vectors, (B,): by half-angles, exact also where arccos loses its digits."""
     a, b = (torch.nn.functional.normalize(x.flatten(1).double(), dim=1, eps=1e-300) for x in (first, second))
     return 2.0 * torch.atan2((a - b).norm(dim=1), (a + b).norm(dim=1))
+
+
+def figure(entries: Entries, rows: Sequence[ResultRow]) -> Any:
+    """Plot the angles of all pairs as swarms, one panel per row and one swarm per method."""
+    chart, panels = panel_grid(len(rows))
+    every = [max(curve) for row in rows for curves in curves_of(row, entries).values() for curve in curves]
+    highest = max(*every, 1e-6)
+    for row, axes in zip(rows, panels):
+        for place, method in enumerate(METHODS):
+            angles = np.concatenate([np.asarray(curve) for curve in curves_of(row, entries)[method]])
+            axes.scatter(place + swarm(angles), angles, s=6)
+        axes.set_ylim(-0.05 * highest, 1.05 * highest)  # the same scale for all rows, so that they can be compared
+        axes.set_xticks(range(len(METHODS)), [method.replace("_", " ") for method in METHODS])
+        axes.set_title(row.label)
+        axes.set_ylabel("rho, radians")
+        axes.grid(axis="y", alpha=0.3)
+    return chart
+
+
+def swarm(values: np.ndarray, *, width: float = 0.4) -> np.ndarray:
+    """Return horizontal offsets that place points of nearly equal value side by side."""
+    offsets = np.zeros(len(values))
+    span = np.ptp(values)
+    levels = np.zeros(len(values), dtype=int) if span < 1e-6 else np.floor((values - values.min()) / span * 40)
+    for level in np.unique(levels):
+        members = np.flatnonzero(levels == level)
+        order = np.arange(len(members))
+        side = np.where(order % 2, 1, -1) * ((order + 1) // 2)
+        offsets[members] = side * min(0.03, 2 * width / max(len(members), 1))
+    return offsets
+
+
+SUITE = Suite(
+    name="geometry",
+    title="Geometry of mixed features",
+    unit="angle rho, radians",
+    measure=measure,
+    settings=settings,
+    values=tuple(f"{method} {kind}" for method in METHODS for kind in ("mean", "max")),
+    digits=4,
+    figure=figure,
+    check=check,
+)
