@@ -96,8 +96,8 @@ def test_grey_images_become_colour_and_are_resized(tmp_path: Path) -> None:
         ({}, {"target_key": "y"}, r"target_key: the dataset has no column 'y', only image, label"),
         ({}, {"val_split": "dev"}, r"cannot read split 'dev': Unknown split"),
         ({"unlabelled": True}, {}, r"split 'test' has the label -1, so it is not labelled"),
-        ({}, {"batch_size": 50}, r"batch_size 50 is more than the 36 samples to train on"),
-        ({}, {"val_fraction": 0.001}, r"val_fraction 0.001 of 40 samples is none"),
+        ({}, {"batch_size": 50}, r"batch_size 50 is larger than the training set of 36 samples"),
+        ({}, {"val_fraction": 0.001}, r"val_fraction 0.001 of 40 samples is less than one"),
         ({}, {"train_per_class": 9}, r"train_per_class: cannot take 9 images per class"),
     ],
 )

@@ -96,7 +96,7 @@ def test_classes_go_by_their_names_where_both_have_them(tmp_path: Path) -> None:
     opened = open_corrupted(where, CORRUPTIONS[0], 1, like=like)
     written_as = pixels_of(opened)[:, 1, 0, 0]
     assert opened.labels.tolist() == [9 - int(number) for number in written_as]
-    with pytest.raises(DataError, match="the test data has no class 'n9' as gaussian_noise has"):
+    with pytest.raises(DataError, match="class 'n9' of gaussian_noise is not in the test data"):
         open_corrupted(where, CORRUPTIONS[0], 1, like=clean(class_names=[*names[:9], "other"]))
     others = [f"class {number}" for number in range(10)]
     opened = open_corrupted(where, CORRUPTIONS[0], 1, like=clean(class_names=others))
@@ -127,33 +127,35 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
     arrays = write_arrays(tmp_path / "arrays")
     check_corrupted(str(arrays), CORRUPTIONS, like=clean(size=28))  # the model takes 32
     larger = write_arrays(tmp_path / "larger", size=64)
-    assert "images of gaussian_noise have 64 x 64 pixels, those of the test data 28 x 28" in complaint(larger, size=28)
+    assert "images of gaussian_noise have 64 x 64 pixels, but those of the test data 28 x 28" in complaint(
+        larger, size=28
+    )
     np.save(arrays / "labels.npy", np.arange(5 * COUNT))
-    assert "gaussian_noise has 20 classes, the test data 10" in complaint(arrays)
+    assert "gaussian_noise has 20 classes, but the test data has 10" in complaint(arrays)
     np.save(arrays / "labels.npy", np.zeros(7, dtype=int))
-    assert "holds 100 images for 7 labels" in complaint(arrays)
+    assert "expected five severities in gaussian_noise.npy, got 100 images for 7 labels" in complaint(arrays)
     np.save(arrays / "labels.npy", np.full(COUNT, -1))
-    assert "labels.npy holds int64 (20,) and no class numbers" in complaint(arrays)
+    assert "labels.npy must be class numbers (N,) from 0, got int64 (20,)" in complaint(arrays)
     np.save(arrays / "labels.npy", np.asarray([{}] * COUNT), allow_pickle=True)
     assert "labels.npy cannot be read" in complaint(arrays)
     (arrays / "labels.npy").unlink()
-    assert "gaussian_noise.npy has no labels.npy beside it" in complaint(arrays)
+    assert "there is no labels.npy in the folder of gaussian_noise.npy" in complaint(arrays)
     write_arrays(arrays)
     np.save(arrays / "snow.npy", np.zeros((5 * COUNT, 3, 32, 32), dtype=np.uint8))
-    assert "snow.npy holds uint8 (100, 3, 32, 32), bytes (N, H, W, 3) are expected" in complaint(arrays)
+    assert "snow.npy must be uint8 (N, H, W, 3), got uint8 (100, 3, 32, 32)" in complaint(arrays)
     (arrays / "snow.npy").write_bytes((arrays / "fog.npy").read_bytes()[:5000])
     assert "snow.npy cannot be read" in complaint(arrays)
     (arrays / "snow.npy").unlink()
-    assert "neither snow/SEVERITY/CLASS/ nor snow.npy with labels.npy is there" in complaint(arrays)
+    assert "contains neither snow/SEVERITY/CLASS/ nor snow.npy with labels.npy" in complaint(arrays)
 
     (tmp_path / "CIFAR-10-C.tar").write_bytes(b"")
-    assert "CIFAR-10-C.tar is an archive, unpack it first" in complaint(tmp_path / "CIFAR-10-C.tar")
+    assert "CIFAR-10-C.tar is an archive: unpack it first" in complaint(tmp_path / "CIFAR-10-C.tar")
     folders = write_folders(tmp_path / "folders", CORRUPTIONS, classes=[f"n{number}" for number in range(10)])
     (folders / "pixelate" / "5").rename(folders / "pixelate" / "6")
-    assert "pixelate has no folder 5 for that severity" in complaint(folders)
+    assert "pixelate has no folder for severity 5" in complaint(folders)
     write_arrays(tmp_path / "twice" / "a")
     write_arrays(tmp_path / "twice" / "b")
-    assert "gaussian_noise lies in a and in b, give one of them" in complaint(tmp_path / "twice")
+    assert "gaussian_noise is in a and in b, choose one of them" in complaint(tmp_path / "twice")
 
 
 def test_other_files_are_other_settings_and_their_place_is_not_told(tmp_path: Path) -> None:
@@ -183,5 +185,5 @@ def test_a_data_set_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_files_with_other_numbers_of_samples_are_not_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([20] * 7 + [19])
     monkeypatch.setattr(corruptions, "_error", lambda *_: (50.0, next(counts)))
-    with pytest.raises(corruptions.UserError, match="shot_noise 3 has 19 samples, others 20"):
+    with pytest.raises(corruptions.UserError, match="shot_noise at severity 3 has 19 samples, the others 20"):
         corruptions.measure(SimpleNamespace())  # type: ignore[arg-type]

@@ -94,7 +94,7 @@ def test_results_are_not_computed_again(tmp_path: Path, monkeypatch: pytest.Monk
     before = results_of(tmp_path)
     ended = evaluate_here("--model", trained(), *call)
     assert (ended.code, measured) == (0, ["none_0"])
-    assert "there already" in ended.out
+    assert ": cached" in ended.out
     assert results_of(tmp_path) == before
     evaluate_here("--model", trained(), *call, "--force")
     assert measured == ["none_0"] * 2
@@ -120,7 +120,7 @@ def test_an_interrupted_evaluation_goes_on(tmp_path: Path, monkeypatch: pytest.M
     assert list(results_of(tmp_path)["suites"]) == ["clean"]
     ended = evaluate_here(*call)
     assert ended.code == 0
-    assert ended.out.count("there already") == 1
+    assert ended.out.count(": cached") == 1
     assert list(results_of(tmp_path)["suites"]) == ["clean", "fgsm"]
 
 
@@ -201,10 +201,10 @@ def test_other_images_of_the_same_name_are_noticed(tmp_path: Path) -> None:
     call = ["--model", trained(), "--suite", "clean", "--output", tmp_path / "report", "--data-dir"]
     assert evaluate_here(*call, tmp_path / "data0").code == 0
     again = evaluate_here(*call, tmp_path / "data0")
-    assert "there already" in again.out
+    assert ": cached" in again.out
     other = evaluate_here(*call, tmp_path / "data1")
     assert other.code == 2
-    assert "holds results with fingerprint" in other.err
+    assert "has results with fingerprint" in other.err
 
 
 @pytest.mark.parametrize("changes", [{"mean": [0.1, 0.1, 0.1]}, {"model_kwargs": {"stem_stride": 1}}])
@@ -217,7 +217,7 @@ def test_a_model_that_sees_its_images_otherwise_is_measured_again(tmp_path: Path
     (run / "recipe.yaml").write_text(Recipe.from_dict(recipe | changes | kwargs).to_yaml())
     again = evaluate_here(*call)
     assert again.code == 0, again.err
-    assert "there already" not in again.out
+    assert ": cached" not in again.out
 
 
 def test_one_model_by_two_names_is_refused(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_ready_corruptions_from_both_layouts(tmp_path: Path) -> None:
     assert "ready files" in one["settings"]["images"]
     (tmp_path / "folders" / "fog").rename(tmp_path / "folders" / "smog")
     line = refused(*call, "--corrupted", tmp_path / "folders", "--output", tmp_path / "c")
-    assert "neither fog/SEVERITY/CLASS/ nor fog.npy" in line
+    assert "contains neither fog/SEVERITY/CLASS/ nor fog.npy" in line
 
 
 @pytest.mark.parametrize("batch_size", ["20", "61"])  # of a single batch the second process has nothing

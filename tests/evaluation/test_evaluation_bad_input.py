@@ -20,23 +20,27 @@ from .evaluating import evaluate_here, refused, trained
 def test_wrong_calls_are_one_line_each(tmp_path: Path) -> None:
     run = trained()
     report = ["--output", tmp_path / "report"]
-    assert "--model is missing" in refused(*report)
+    assert "--model is required" in refused(*report)
     assert "--limit must be at least 1, got 0" in refused("--model", run, "--limit", 0, *report)
     assert "did you mean affine" in refused("--model", run, "--suite", "clean,afine", *report)
     assert "no such folder; a model of the Hub is hf-hub:USER/NAME" in refused("--model", tmp_path / "nothing", *report)
     assert "neither a run (recipe.yaml) nor a model for timm" in refused("--model", tmp_path, *report)
     line = refused("--model", "preactresnet8", "--data", "fashion_mini", *report)
-    assert "weights cannot be loaded" in line, "random weights are not worth a report"
+    assert "cannot load its pretrained weights" in line, "random weights are not worth a report"
     assert "did you mean resnet" in refused("--model", "resnet55", "--data", "fashion_mini", *report)
-    assert "--data: unknown data 'cifar11'; did you mean" in refused("--model", run, "--data", "cifar11", *report)
+    line = refused("--model", run, "--data", "cifar11", *report)
+    assert "--data: unknown data 'cifar11', choose from cifar10, " in line
+    assert "did you mean cifar10" in line
     line = refused("--model", run, "--data", "cifar100", *report)
-    assert "has 10 classes, the data hfds/uoft-cs/cifar100 has 100" in line
+    assert "has 10 classes, but hfds/uoft-cs/cifar100 has 100" in line
     baseline = ["--baseline", "x", "--limit", 20, *report]
-    assert "none of the models: none_0" in refused("--model", run, "--suite", "corruptions", *baseline)
-    assert "--baseline is for suite corruptions, --suite is clean" in refused("--model", run, *baseline)
-    assert "--corrupted is for suite corruptions" in refused("--model", run, "--corrupted", tmp_path, *report)
+    assert "--baseline must be one of the models none_0, got x" in refused(
+        "--model", run, "--suite", "corruptions", *baseline
+    )
+    assert "--baseline belongs to suite corruptions, but --suite is clean" in refused("--model", run, *baseline)
+    assert "--corrupted belongs to suite corruptions" in refused("--model", run, "--corrupted", tmp_path, *report)
     assert "--seed must be below 2**63" in refused("--model", run, "--seed", 2**63, *report)
-    assert "recipe.yaml is a file" in refused("--model", run, "--limit", 20, "--output", run / "recipe.yaml")
+    assert "--output must be a folder" in refused("--model", run, "--limit", 20, "--output", run / "recipe.yaml")
     assert "given twice" in refused("--model", run, run, *report)
     assert "did you mean --suite" in refused("--model", run, "--suit=clean", *report)
     assert "invalid choice: 'bits'" in refused("--model", run, "--eps-space", "bits", *report)
@@ -88,7 +92,7 @@ def test_small_images_are_refused_before_anything_is_measured(tmp_path: Path) ->
     (tmp_path / "small" / "recipe.yaml").write_text(text)
     (tmp_path / "small" / "model.safetensors").write_bytes((trained() / "model.safetensors").read_bytes())
     call = ["--model", tmp_path / "small", "--limit", 20, "--output", tmp_path / "report"]
-    assert "28 x 28 pixels are too small, 32 are needed" in refused(*call, "--suite", "clean,corruptions")
+    assert "needs images of at least 32 x 32 pixels, got 28 x 28" in refused(*call, "--suite", "clean,corruptions")
     assert not (tmp_path / "report").exists()
     assert evaluate_here(*call, "--suite", "clean").code == 0
 
@@ -107,11 +111,11 @@ def test_results_of_other_data_are_not_mixed_in(tmp_path: Path) -> None:
     call = ["--model", trained(), "--output", tmp_path]
     assert evaluate_here(*call, "--limit", 20).code == 0
     line = refused(*call, "--limit", 30)
-    assert "samples 20 and not 30" in line
+    assert "samples 20 instead of 30" in line
     assert "--force" in line
     assert evaluate_here(*call, "--limit", 30, "--force").code == 0
     (tmp_path / "results.json").write_text("{")
-    assert "is not a file of this command" in refused(*call, "--limit", 30)
+    assert "is damaged or was not written by this command" in refused(*call, "--limit", 30)
 
 
 @pytest.mark.parametrize(("suite", "package"), [("attacks", "foolbox"), ("corruptions", "imagecorruptions")])

@@ -124,7 +124,7 @@ def test_mce_by_hand() -> None:
 def test_small_images_are_not_corrupted(context: EvalContext) -> None:
     images = make_context(trained(), limit=20).images
     images.spec = replace(images.spec, input_size=(3, 28, 28))
-    with pytest.raises(UserError, match=r"28 x 28 pixels are too small, 32"):
+    with pytest.raises(UserError, match=r"at least 32 x 32 pixels, got 28 x 28"):
         corruptions.check(replace(context, images=images))
     with pytest.raises(DataError, match="ready is not a folder"):  # files that are ready may have any size
         corruptions.check(replace(with_options(context, corrupted="ready"), images=images))

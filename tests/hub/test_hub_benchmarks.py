@@ -127,7 +127,7 @@ print(json.dumps([told(name) for name in ("cifar10", "cifar100", "svhn", "tiny_i
     hub.trouble["resolve"] = "drop"
     hub.add("datasets/zh-plus/tiny-imagenet", gated=True)
     layout, missing, dropped, gated = python(code, hub, tmp_path / "cache")
-    assert layout == "data set uoft-cs/cifar10 has no files train-*.parquet: it is stored in another way"
+    assert layout == "dataset uoft-cs/cifar10 has no files train-*.parquet: its layout is not supported"
     assert missing.startswith("no data set uoft-cs/cifar100 on the Hub, or no right to see it: ")
     assert dropped.startswith(
         "data set ufldl-stanford/svhn is not in the cache and the Hub cannot be reached or hung up"
@@ -166,8 +166,8 @@ def test_a_name_of_timm_on_imagenet(hub: Hub, tmp_path: Path) -> None:
 
 def test_wrong_calls(run: Path, tmp_path: Path) -> None:
     for call, message in (
-        (lambda: fetch("cifar11"), "unknown data 'cifar11'; did you mean cifar10"),
-        (lambda: fetch("fashion_mini"), "is in the package"),
+        (lambda: fetch("cifar11"), "unknown data 'cifar11', choose from cifar10, .*; did you mean cifar10"),
+        (lambda: fetch("fashion_mini"), "is part of the package"),
         (lambda: evaluate(run, "clena", data="fashion_mini"), "did you mean clean"),
         (lambda: evaluate(run, data="fashion_mini", limit=0), "limit must be at least 1, got 0"),
         (lambda: evaluate("nothing"), "no such folder, and no name of the Hub"),
@@ -181,7 +181,7 @@ def test_an_export_does_not_choose_the_data(tmp_path: Path) -> None:
     """A recipe that came with weights may name anything: only benchmarks are taken from it."""
     run = make_run(tmp_path / "run", **(CIFAR | {"dataset": "hfds/someone/else"})).path
     folder = export(run, tmp_path / "export")
-    with pytest.raises(HubError, match="was trained on hfds/someone/else, which is no benchmark: give --data"):
+    with pytest.raises(HubError, match="was trained on hfds/someone/else, which is not a benchmark: choose the data"):
         evaluate(folder)
     (folder / "recipe.yaml").write_text("include: [cifar10_scarce_none]\n")
     with pytest.raises(HubError, match="unknown key 'include'"):
@@ -192,7 +192,7 @@ def test_models_of_others_need_data_and_get_their_own_images(tmp_path: Path) -> 
     model = timm.create_model("test_vit", num_classes=10, img_size=48)
     model.pretrained_cfg |= {"input_size": (3, 48, 48), "crop_mode": "squash", "fixed_input_size": True}
     save_for_hf(model, tmp_path / "vit", safe_serialization=True)
-    with pytest.raises(HubError, match="does not say what it was trained on: give --data NAME"):
+    with pytest.raises(HubError, match="has no recipe that names its data: choose the data with --data NAME"):
         evaluate(tmp_path / "vit")
     found = evaluate(tmp_path / "vit", data="fashion_mini", limit=20, output=tmp_path / "report")
     assert found["clean"]["error"] is not None

@@ -83,7 +83,7 @@ def read_call(words: Sequence[str]) -> EvalCall:
     options = {option.name: option for suite in SUITES.values() for option in suite.options}
     suites = parse_suites(given.suite)
     if not given.model:
-        problems.append("--model is missing: the folder of a run, hf-hub:USER/NAME, local-dir:DIR or a name of timm")
+        problems.append("--model is required: a run folder, hf-hub:USER/NAME, local-dir:DIR or a name of timm")
     lowest = {"limit": 1, "batch_size": 1, "threads": 1, "seed": 0}
     problems += check_minimums(given, lowest | {o.name: o.low for o in options.values() if o.low is not None})
     if given.seed >= 2**63:
@@ -92,7 +92,7 @@ def read_call(words: Sequence[str]) -> EvalCall:
         for option in suite.options:
             is_given = option.default is None and getattr(given, option.name) is not None
             if is_given and suite.name not in suites:
-                problems.append(f"{option.flag} is for suite {suite.name}, --suite is {given.suite}")
+                problems.append(f"{option.flag} belongs to suite {suite.name}, but --suite is {given.suite}")
     if problems:
         raise UserError(problems)
     return EvalCall(

@@ -35,5 +35,5 @@ def fetch_splits(data: DataSpec, splits: Sequence[str], out_dir: str | Path | No
         raise explain_hub_error(error, repo, doing="fetch") from error
     for split in splits:
         if not any(folder.rglob(f"{split}-*.parquet")):
-            raise HubFailed(f"data set {repo} has no files {inside}{split}-*.parquet: it is stored in another way")
+            raise HubFailed(f"dataset {repo} has no files {inside}{split}-*.parquet: its layout is not supported")
     return folder

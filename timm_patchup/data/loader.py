@@ -67,9 +67,11 @@ def load_data(recipe: Recipe, data_dir: str | Path | None = None) -> Data:
         )
         test_rows = take_stratified(test_source.labels, recipe.limit, seed=data.split_seed)
     if recipe.val_fraction and len(val_rows) == 0:
-        raise DataError(f"val_fraction {recipe.val_fraction} of {len(train_source.labels)} samples is none")
+        raise DataError(
+            f"val_fraction {recipe.val_fraction} of {len(train_source.labels)} samples is less than one sample"
+        )
     if len(train_rows) < recipe.batch_size:
-        raise DataError(f"batch_size {recipe.batch_size} is more than the {len(train_rows)} samples to train on")
+        raise DataError(f"batch_size {recipe.batch_size} is larger than the training set of {len(train_rows)} samples")
     test = open_images(test_source, test_rows, images)
     held_out = recipe.val_fraction > 0
     return Data(

@@ -104,6 +104,6 @@ def load_images(
     if len(classes) < 2:
         raise DataError(
             f"the {len(rows)} test samples of {data.dataset} are all of class {classes[0]}: "
-            f"an evaluation needs two classes at least, give a larger --limit or other data"
+            f"an evaluation needs at least two classes, use a larger --limit or other data"
         )
     return TestImages(source, rows, data, images, batch_size=batch_size)

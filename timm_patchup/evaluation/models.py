@@ -139,12 +139,12 @@ def _timm_images(model: nn.Module, source: str) -> ImageSpec:
 def _from_registry(name: str) -> nn.Module:
     if not timm.is_model(name.partition(".")[0]):
         hint = nearest(name, timm.list_models())
-        raise UserError(f"--model {name}: no such run, and timm has no such model{hint}")
+        raise UserError(f"--model {name}: there is no such folder, and timm has no such model{hint}")
     try:
         return timm.create_model(name, pretrained=True)
     except Exception as error:  # whatever the Hub's client, the files and the model's constructor raise
         text = " ".join(str(error).split())[:200]
-        raise UserError(f"--model {name}: the weights cannot be loaded: {text}") from error
+        raise UserError(f"--model {name}: cannot load its pretrained weights: {text}") from error
 
 
 def _names(sources: Sequence[str]) -> list[str]:

@@ -39,27 +39,29 @@ class Results:
             UserError: the file is damaged or belongs to other data, or the folder is a file.
         """
         if folder.exists() and not folder.is_dir():
-            raise UserError(f"--output {folder} is a file, a folder is needed")
+            raise UserError(f"--output must be a folder, but {folder} is a file")
         self.folder, self.data = folder, data
         self.models: dict[str, dict[str, Any]] = {}
         self.suites: dict[str, dict[str, Entry]] = {}
         self.extra: dict[str, Any] = {}
         if not (folder / FILE).is_file():
             return
-        other = "choose another --output, or --force to begin anew"
+        other = "choose another --output, or start over with --force"
         try:
             stored = json.loads((folder / FILE).read_text(encoding="utf-8"))
             models, suites, stored_data = stored["models"], stored["suites"], stored["data"]
         except (ValueError, KeyError, TypeError, OSError) as error:
             if force:
                 return
-            raise UserError(f"{folder / FILE} is not a file of this command ({error}): {other}") from error
+            raise UserError(
+                f"{folder / FILE} is damaged or was not written by this command ({error}): {other}"
+            ) from error
         if stored_data != data:
             if force:
                 return
             differing = [name for name in data if stored_data.get(name) != data[name]]
-            was = ", ".join(f"{name} {stored_data.get(name)!r} and not {data[name]!r}" for name in differing)
-            raise UserError(f"{folder / FILE} holds results with {was}: {other}")
+            was = ", ".join(f"{name} {stored_data.get(name)!r} instead of {data[name]!r}" for name in differing)
+            raise UserError(f"{folder / FILE} has results with {was}: {other}")
         self.models, self.suites = models, suites
 
     def has(self, suite: str, model: EvalModel, *, seed: int, settings: dict[str, Any]) -> bool:

@@ -106,13 +106,13 @@ def find_data(name: str | None, models: Sequence[EvalModel]) -> DataSpec:
             raise UserError([f"--data: {problem}" for problem in error.problems]) from error
     known = [(model, trained_on) for model in models if (trained_on := _trained_on(model)) is not None]
     if not known:
-        raise UserError(f"{models[0].name} does not say what it was trained on: give --data NAME to test it on")
+        raise UserError(f"{models[0].name} has no recipe that names its data: choose the data with --data NAME")
     first, data = known[0]
     for model, other in known[1:]:
         differing = [key for key, value in other.test_keys().items() if value != data.test_keys()[key]]
         if differing:
             raise UserError(
-                f"{first.name} and {model.name} differ in {', '.join(differing)}: name the data to test on, --data"
+                f"{first.name} and {model.name} differ in {', '.join(differing)}: choose the data with --data NAME"
             )
     return data
 
@@ -126,13 +126,15 @@ def _trained_on(model: EvalModel) -> DataSpec | None:
     data = find_data_spec(model.recipe.dataset)
     if data is None:
         dataset = model.recipe.dataset
-        raise UserError(f"{model.name} was trained on {dataset}, which is no benchmark: give --data NAME")
+        raise UserError(
+            f"{model.name} was trained on {dataset}, which is not a benchmark: choose the data with --data NAME"
+        )
     return data
 
 
 def _check_classes(models: Sequence[EvalModel], data: DataSpec) -> None:
     problems = [
-        f"--model {model.name} has {model.num_classes} classes, the data {data.dataset} has {data.num_classes}"
+        f"--model {model.name} has {model.num_classes} classes, but {data.dataset} has {data.num_classes}"
         for model in models
         if model.num_classes != data.num_classes
     ]
@@ -155,7 +157,7 @@ def _fetch_test_split(data: DataSpec) -> Path | None:
         return None
     try:
         return fetch_splits(data, [data.val_split])
-    except HubError:  # stored in another way, or only in the cache of ``datasets``, which reports what is wrong
+    except HubError:  # another layout, or cached by ``datasets`` only, which reports what is wrong
         return None
 
 
@@ -174,7 +176,7 @@ def _measure(suite: Suite, context: EvalContext, results: Results, *, force: boo
     model, show = context.model, context.accelerator.print
     settings = _preprocessing(model.images) | suite.settings(context)
     if not force and results.has(suite.name, model, seed=context.seed, settings=settings):
-        show(f"{suite.name:12} {model.name}: there already", flush=True)
+        show(f"{suite.name:12} {model.name}: cached", flush=True)
         return
     show(f"{suite.name:12} {model.name}", flush=True)
     model.classifier.to(context.device)

@@ -36,7 +36,7 @@ def fetch(name: str, out_dir: str | Path | None = None, *, test_only: bool = Fal
     except UserError as error:
         raise HubError(str(error)) from error
     if not data.dataset.startswith(HUB_PREFIX):
-        raise HubError(f"{data.dataset} is in the package: there is nothing to fetch")
+        raise HubError(f"{data.dataset} is part of the package: there is nothing to fetch")
     return fetch_splits(data, [data.val_split] if test_only else [data.train_split, data.val_split], out_dir)
 
 

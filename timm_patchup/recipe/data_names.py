@@ -31,7 +31,7 @@ def load_data_spec(name: str) -> DataSpec:
     if name in list_recipes() or Path(name).suffix in (".yaml", ".yml"):
         return DataSpec.of(load_recipe(name))
     hint = nearest(name, [*list_data(), *list_benchmarks()])
-    raise UserError(f"unknown data {name!r}{hint}; available: {', '.join(list_data())}")
+    raise UserError(f"unknown data {name!r}, choose from {', '.join(list_data())}{hint}")
 
 
 def find_data_spec(dataset: str) -> DataSpec | None:

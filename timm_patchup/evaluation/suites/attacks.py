@@ -1,9 +1,9 @@
 """Accuracy under stronger attacks (the paper's table 5), with foolbox: DeepFool, DDN, Carlini-Wagner and PGD.
 
-The first three look for the smallest change in L2. The paper gives 8/255 for them, too, and no norm; as a radius in L2
-hardly an image is lost there, and the median distance of what they find says more. PGD stays within 8/255 in
-L-infinity. Step sizes are foolbox's own but for PGD's. What Carlini-Wagner finds for a sample depends on its batch, for
-it stops when the whole batch makes no progress; hence the batch size is among the settings.
+The first three minimize the L2 distance. The paper gives 8/255 for them, too, without a norm; as an L2 radius it hardly
+changes an answer, so the median distance is more informative. PGD stays within 8/255 in L-infinity. Step sizes are
+foolbox's defaults, except for PGD. Carlini-Wagner stops when the whole batch makes no progress, so its result for a
+sample depends on the batch, and the batch size is one of the settings.
 """
 
 from functools import partial
@@ -18,7 +18,7 @@ from ..figures import bars
 from ..suite import Option, Suite
 
 RADIUS = 8 / 255
-# foolbox steps 0.033 of the radius, which would cover a quarter of it in 7 steps; this is Madry et al.'s.
+# Madry et al.'s step. foolbox's default is 0.033 of the radius, which covers a quarter of it in 7 steps.
 PGD_STEP = 2 / 255
 SMALLEST = ("deepfool", "ddn", "carlini_wagner")
 
@@ -40,7 +40,7 @@ def settings(context: EvalContext) -> dict[str, Any]:
 
 
 def measure(context: EvalContext) -> Measured:
-    """Return accuracy at the radius for each attack, and the median distance of those that look for the smallest."""
+    """Return the accuracy at the radius per attack, and the median distance of the attacks that minimize it."""
     import foolbox
 
     steps = context.options["attack_steps"]
@@ -75,10 +75,10 @@ def measure(context: EvalContext) -> Measured:
 def pgd_succeeds(
     target: Any, images: Tensor, labels: Tensor, *, steps: int, seed: tuple[int, ...], radius: float = RADIUS
 ) -> Tensor:
-    """Return whether PGD within the radius in L-infinity turns each sample, bool (B,)."""
+    """Return whether PGD within the radius in L-infinity changes the answer to a wrong one, bool (B,)."""
     import foolbox
 
-    # The step shrinks with the radius, so that it is 2/255 at 8/255.
+    # The step is proportional to the radius: 2/255 at 8/255.
     attack = foolbox.attacks.LinfPGD(steps=steps, abs_stepsize=PGD_STEP * radius / RADIUS, random_start=True)
     changed = _seeded(attack, target, images, labels, radius, seed)
     with torch.no_grad():
@@ -86,7 +86,7 @@ def pgd_succeeds(
 
 
 def _seeded(attack: Any, target: Any, images: Tensor, labels: Tensor, radius: float | None, seed: Any) -> Tensor:
-    """Return the changed images of an attack whose random numbers follow from the seed."""
+    """Return the adversarial images of an attack with seeded random numbers."""
     devices = [] if images.device.type == "cpu" else [images.device]
     with torch.random.fork_rng(devices, device_type=images.device.type):
         torch.manual_seed(derive_seed(*seed))
@@ -95,10 +95,10 @@ def _seeded(attack: Any, target: Any, images: Tensor, labels: Tensor, radius: fl
 
 
 def _distances(images: Tensor, found: Tensor, labels: Tensor, right: Tensor, context: EvalContext) -> Tensor:
-    """Return the L2 distance to each sample's adversary: 0 if it was wrong already, infinite if none was found."""
+    """Return the L2 distance per sample: 0 if it was already misclassified, infinite if no adversarial was found."""
     with torch.inference_mode():
         turned = context.model.classifier(found).argmax(dim=1) != labels
-    # foolbox's Carlini-Wagner gives a black image where it found nothing, and black may well be another class.
+    # foolbox's Carlini-Wagner returns a black image if it finds nothing, and black may be classified differently.
     turned = turned & found.flatten(1).any(dim=1)
     distance = (found - images).flatten(1).double().norm(dim=1)
     distance = torch.where(turned, distance, torch.inf)
@@ -106,7 +106,7 @@ def _distances(images: Tensor, found: Tensor, labels: Tensor, right: Tensor, con
 
 
 def _median(distances: Tensor) -> float | None:
-    """Return the median; None where there is none, or where no adversary was found for half of the samples."""
+    """Return the median; None without samples, or if no adversarial was found for half of them."""
     if len(distances) == 0:
         return None
     ordered = distances.sort().values

@@ -1,4 +1,4 @@
-"""Error, negative log-likelihood and calibration on the unaltered test images (the paper's tables 1 to 3)."""
+"""Error, negative log-likelihood and calibration on unaltered test images (the paper's tables 1 to 3)."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def settings(context: EvalContext) -> dict[str, Any]:
 def measure(context: EvalContext) -> Measured:
     """Return top-1 and top-5 error, NLL and the expected calibration error.
 
-    With fewer than five classes top-5 is the share among all of them, as in training.
+    With fewer than five classes, top-5 is over all of them, as in training.
     """
     sums, bins = torch.zeros(4, dtype=torch.float64), torch.zeros(3, BINS, dtype=torch.float64)
     with torch.inference_mode():
@@ -42,15 +42,15 @@ def measure(context: EvalContext) -> Measured:
 
 
 def calibration_bins(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """Return what the calibration error needs of a batch, in sums that can be added up over batches.
+    """Return the sums of a batch that the calibration error needs; add them up over batches.
 
     Args:
         probabilities: float64, (B, K).
         labels: int64, (B,).
 
     Returns:
-        float64, (3, BINS): samples, right answers and summed confidence of each bin of equal width. A bin holds its
-        upper end: a confidence of exactly 1 is in the last.
+        float64, (3, BINS): number of samples, of correct ones, and summed confidence per bin. Bins have equal width and
+        include their upper end, so a confidence of 1 is in the last.
     """
     confidence, predicted = probabilities.max(dim=1)
     index = (confidence * BINS).ceil().long().sub(1).clamp(0, BINS - 1)
@@ -59,7 +59,7 @@ def calibration_bins(probabilities: Tensor, labels: Tensor) -> Tensor:
 
 
 def calibration_error(bins: Tensor) -> float:
-    """Return the mean over samples of |accuracy - confidence| of the bin that a sample is in, in [0, 1]."""
+    """Return the expected calibration error in [0, 1]: |accuracy - confidence| per bin, weighted by its samples."""
     count, right, confidence = bins
     return float((right - confidence).abs().sum() / count.sum())
 

@@ -40,7 +40,7 @@ def check_corrupted(where: str, names: Sequence[str], *, like: TestImages) -> No
         folder = _base(where, name) / name
         missing = [severity for severity in SEVERITIES if not (folder / str(severity)).is_dir()]
         if folder.is_dir() and missing:
-            raise DataError(f"--corrupted {where}: {name} has no folder {missing[0]} for that severity")
+            raise DataError(f"--corrupted {where}: {name} has no folder for severity {missing[0]}")
         if not folder.is_dir() or name == names[0]:
             _fitting(where, name, SEVERITIES[0], like)
 
@@ -49,7 +49,7 @@ def open_corrupted(where: str, name: str, severity: int, *, like: TestImages) ->
     """Open one corruption at one severity, with the number of samples and the size of the clean test images.
 
     Raises:
-        DataError: it is missing or does not fit.
+        DataError: the files are missing or do not fit.
     """
     source = _fitting(where, name, severity, like)
     rows = take_stratified(source.labels, len(like), seed=like.data.split_seed)
@@ -68,12 +68,12 @@ def _fitting(where: str, name: str, severity: int, like: TestImages) -> Source:
     classes = like.data.num_classes
     known = len(source.class_names) if source.class_names else int(source.labels.max()) + 1
     if known > classes or (source.class_names and known != classes):
-        raise DataError(f"--corrupted {where}: {name} has {known} classes, the test data {classes}")
+        raise DataError(f"--corrupted {where}: {name} has {known} classes, but the test data has {classes}")
     own, other = like.class_names or (), source.class_names or ()
     if set(own) & set(other):  # both use the same names, so match classes by name and not by position
-        strange = sorted(set(other) - set(own))
-        if strange:
-            raise DataError(f"--corrupted {where}: the test data has no class {strange[0]!r} as {name} has")
+        unknown = sorted(set(other) - set(own))
+        if unknown:
+            raise DataError(f"--corrupted {where}: class {unknown[0]!r} of {name} is not in the test data")
         source.labels = np.asarray([list(own).index(class_name) for class_name in other])[source.labels]
     size, (height, width) = source.image(0).size, like.spec.size
     # Images that are not cropped all have the same size; corrupted ones may already have the model's.
@@ -81,7 +81,7 @@ def _fitting(where: str, name: str, severity: int, like: TestImages) -> Source:
         clean_width, clean_height = like.stored_size
         raise DataError(
             f"--corrupted {where}: images of {name} have {size[1]} x {size[0]} pixels, "
-            f"those of the test data {clean_height} x {clean_width}"
+            f"but those of the test data {clean_height} x {clean_width}"
         )
     return source
 
@@ -92,20 +92,22 @@ def _source(where: str, name: str, severity: int) -> Source:
         return FolderSource(base / name / str(severity))
     beside = [folder / "labels.npy" for folder in (base, _folder(where)) if (folder / "labels.npy").is_file()]
     if not beside:
-        raise DataError(f"--corrupted {where}: {name}.npy has no labels.npy beside it")
+        raise DataError(f"--corrupted {where}: there is no labels.npy in the folder of {name}.npy")
     stored, targets = _array(where, base / f"{name}.npy"), _array(where, beside[0])
     count = len(stored) // 5
     if count == 0 or len(stored) != 5 * count or len(targets) not in (count, 5 * count):
         raise DataError(
-            f"--corrupted {where}: {name}.npy holds {len(stored)} images for {len(targets)} labels, "
-            f"five severities one after the other are expected"
+            f"--corrupted {where}: expected five severities in {name}.npy, "
+            f"got {len(stored)} images for {len(targets)} labels"
         )
     if stored.dtype != np.uint8 or not (stored.ndim == 3 or (stored.ndim == 4 and stored.shape[-1] == 3)):
         raise DataError(
-            f"--corrupted {where}: {name}.npy holds {stored.dtype} {stored.shape}, bytes (N, H, W, 3) are expected"
+            f"--corrupted {where}: {name}.npy must be uint8 (N, H, W, 3), got {stored.dtype} {stored.shape}"
         )
     if targets.ndim != 1 or targets.dtype.kind not in "iu" or int(targets.min()) < 0:
-        raise DataError(f"--corrupted {where}: labels.npy holds {targets.dtype} {targets.shape} and no class numbers")
+        raise DataError(
+            f"--corrupted {where}: labels.npy must be class numbers (N,) from 0, got {targets.dtype} {targets.shape}"
+        )
     span = slice((severity - 1) * count, severity * count)
     return ArraySource(stored[span], targets[:count] if len(targets) == count else targets[span])
 
@@ -117,7 +119,7 @@ def _array(where: str, path: Path) -> np.ndarray:
         text = " ".join(str(error).split())[:200]
         raise DataError(f"--corrupted {where}: {path.name} cannot be read: {text}") from error
     if array.ndim == 0:
-        raise DataError(f"--corrupted {where}: {path.name} holds a single value")
+        raise DataError(f"--corrupted {where}: {path.name} has a single value and not one per sample")
     return array
 
 
@@ -130,16 +132,16 @@ def _base(where: str, name: str) -> Path:
         return found[0]
     if found:
         several = " and in ".join(place.name for place in found[:2])
-        raise DataError(f"--corrupted {where}: {name} lies in {several}, give one of them")
-    raise DataError(f"--corrupted {where}: neither {name}/SEVERITY/CLASS/ nor {name}.npy with labels.npy is there")
+        raise DataError(f"--corrupted {where}: {name} is in {several}, choose one of them")
+    raise DataError(f"--corrupted {where}: contains neither {name}/SEVERITY/CLASS/ nor {name}.npy with labels.npy")
 
 
 @lru_cache(maxsize=4)
 def _folder(where: str) -> Path:
     if not where.startswith(HUB_PREFIX):
         if not Path(where).is_dir():
-            kind = "an archive, unpack it first" if Path(where).is_file() else "not a folder"
-            raise DataError(f"--corrupted {where} is {kind}; a data set of the Hub is {HUB_PREFIX}OWNER/NAME")
+            kind = "an archive: unpack it first" if Path(where).is_file() else "not a folder"
+            raise DataError(f"--corrupted {where} is {kind}; a dataset of the Hub is {HUB_PREFIX}OWNER/NAME")
         return Path(where)
     from huggingface_hub import snapshot_download
 

@@ -68,8 +68,8 @@ def check(context: EvalContext) -> None:
         check_corrupted(context.options["corrupted"], CORRUPTIONS, like=context.images)
     elif min(height, width) < SMALLEST_IMAGE:
         raise UserError(
-            f"suite corruptions: images of {height} x {width} pixels are too small, {SMALLEST_IMAGE} are needed; "
-            f"--corrupted takes files that are ready"
+            f"suite corruptions needs images of at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE} pixels, got {height} x "
+            f"{width}: use --corrupted with corrupted files"
         )
 
 
@@ -77,7 +77,7 @@ def check_options(options: OptionValues, models: Sequence[str]) -> None:
     """Raise UserError if the baseline is none of the models."""
     baseline = options["baseline"]
     if baseline is not None and baseline not in models:
-        raise UserError(f"--baseline {baseline} is none of the models: {', '.join(models)}")
+        raise UserError(f"--baseline must be one of the models {', '.join(models)}, got {baseline}")
 
 
 def measure(context: EvalContext) -> Measured:
@@ -92,7 +92,9 @@ def measure(context: EvalContext) -> Measured:
             curves[name].append(error)
             samples = count if samples is None else samples
             if count != samples:
-                raise UserError(f"suite corruptions: {name} {severity} has {count} samples, others {samples}")
+                raise UserError(
+                    f"suite corruptions: {name} at severity {severity} has {count} samples, the others {samples}"
+                )
         values[name] = sum(curves[name])
     values["mean error"] = sum(map(sum, curves.values())) / (len(CORRUPTIONS) * len(SEVERITIES))
     return Measured(values, curves, count=samples or 0)

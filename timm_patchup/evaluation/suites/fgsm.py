@@ -1,7 +1,7 @@
 """Accuracy against the fast gradient sign method (the paper's figures 5 and 13): x' = x + eps * sign(dJ/dx).
 
-Images stay images: x' is cut to [0, 1]. In normalised space eps is in units of each channel's standard deviation, as
-in the authors' code.
+x' is clipped to [0, 1]. In normalised space eps is in units of each channel's standard deviation, as in the authors'
+code.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def settings(context: EvalContext) -> dict[str, Any]:
 
 
 def measure(context: EvalContext) -> Measured:
-    """Return the accuracy at each eps; one gradient a sample serves them all."""
+    """Return the accuracy per eps; all of them use the same gradient."""
     classifier = context.model.classifier
     space = context.options["eps_space"]
     scale = classifier.std if space == "normalised" else torch.ones_like(classifier.std)
@@ -42,7 +42,7 @@ def measure(context: EvalContext) -> Measured:
 
 
 def gradient_sign(classifier: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    """Return the sign of the gradient of every sample's cross-entropy by its image."""
+    """Return the sign of the gradient of each sample's cross-entropy with respect to its image."""
     images = images.detach().clone().requires_grad_()
     loss = F.cross_entropy(classifier(images), labels, reduction="sum")
     return torch.autograd.grad(loss, images)[0].sign()

@@ -1,8 +1,8 @@
-"""Where mixed features lie (the paper's appendix C, figure 10): the angle rho = alpha_1 + alpha_2 - theta.
+"""Geometry of mixed features (the paper's appendix C, figure 10): the angle rho = alpha_1 + alpha_2 - theta.
 
 theta is the angle between the flattened features of two samples, alpha_1 and alpha_2 those between each of them and
-their mixture. rho is 0 where the mixture lies between the two in their plane, as every interpolation of whole vectors
-does, and above 0 where it leaves the plane.
+their mixture. rho is 0 if the mixture is between the two in their plane, as for every interpolation of whole vectors,
+and above 0 if it is outside of the plane.
 """
 
 from collections.abc import Sequence
@@ -33,13 +33,13 @@ def settings(context: EvalContext) -> dict[str, Any]:
 
 
 def check(context: EvalContext) -> None:
-    """Raise UserError where there is no pair of samples, or no map of features at the site."""
+    """Raise UserError if there is no pair of samples, or the site does not return a feature map."""
     if len(context.images) < 2:
-        raise UserError(f"suite geometry: pairs need two samples at least, got {len(context.images)}")
+        raise UserError(f"suite geometry needs at least two samples, got {len(context.images)}")
     model = context.model.network
     sites = list_sites(model)
     if SITE not in sites:
-        raise UserError(f"suite geometry: {context.model.name} has no {SITE}, it has {', '.join(sites)}")
+        raise UserError(f"suite geometry: {context.model.name} has no site {SITE}, only {', '.join(sites)}")
     try:
         probe(model, resolve_sites(model, [SITE]), torch.zeros(2, *context.images.spec.input_size))
     except SiteError as error:
@@ -47,14 +47,14 @@ def check(context: EvalContext) -> None:
 
 
 def measure(context: EvalContext) -> Measured:
-    """Return rho of every pair for each method: the same pairs, and the same mask for both modes of PatchUp."""
+    """Return rho per pair and method; the pairs are the same, and both modes of PatchUp use the same mask."""
     images, _, _ = context.images.spread(SAMPLES)
     images = images.to(context.device)
     model = context.model.network
     features_map = probe(model, resolve_sites(model, [SITE]), images)[SITE]
     with torch.inference_mode(), recorded(model, [SITE]) as seen:
         context.logits(images)
-    # On the CPU in float64: rho is a small difference of angles.
+    # In float64 on the CPU, because rho is a small difference of angles.
     features = seen[SITE].pop().cpu().double()
     if features_map.nhwc:
         features = features.permute(0, 3, 1, 2)
@@ -70,7 +70,7 @@ def measure(context: EvalContext) -> Measured:
 
 
 def mixtures(features: Tensor, partner: Tensor, generator: torch.Generator) -> list[tuple[str, Tensor]]:
-    """Return the features (B, C, H, W) as each method mixes them with their partners."""
+    """Return per method the features (B, C, H, W) mixed with those of their partners."""
     _, channels, height, width = features.shape
     rate = seed_rate(GAMMA, BLOCK_SIZE, height, width)
     blocks = grow_blocks(bernoulli((1, channels, height, width), rate, generator, features.device), BLOCK_SIZE)
@@ -82,7 +82,7 @@ def mixtures(features: Tensor, partner: Tensor, generator: torch.Generator) -> l
 
 
 def pairs(count: int, generator: torch.Generator) -> Tensor:
-    """Return a random permutation, int64 (count,), that leaves no sample to itself."""
+    """Return a random permutation without fixed points, int64 (count,)."""
     order = torch.randperm(count, generator=generator)
     partner = torch.empty_like(order)
     partner[order] = order.roll(1)
@@ -90,12 +90,12 @@ def pairs(count: int, generator: torch.Generator) -> Tensor:
 
 
 def angle_rho(first: Tensor, second: Tensor, mixed: Tensor) -> Tensor:
-    """Return rho of each pair in radians, float64 (B,)."""
+    """Return rho per pair in radians, float64 (B,)."""
     return angle(first, mixed) + angle(second, mixed) - angle(first, second)
 
 
 def angle(first: Tensor, second: Tensor) -> Tensor:
-    """Return the angle between flattened vectors, (B,): by half-angles, exact also where arccos loses its digits."""
+    """Return the angle between flattened vectors, (B,), from half-angles: arccos is inaccurate for small angles."""
     a, b = (torch.nn.functional.normalize(x.flatten(1).double(), dim=1, eps=1e-300) for x in (first, second))
     return 2.0 * torch.atan2((a - b).norm(dim=1), (a + b).norm(dim=1))
 
