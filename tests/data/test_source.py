@@ -1,4 +1,4 @@
-"""Where data comes from: folders, configurations and the Hub, and what does not fit is said in one line."""
+"""Sources: folders, configurations and the Hub, and one error line for data that does not fit."""
 
 import os
 import subprocess
@@ -45,16 +45,16 @@ def test_a_configuration_is_a_folder_or_in_the_readme(tmp_path: Path) -> None:
     assert len(open_source(DataSpec.of(recipe), "train", folder).labels) == 30
 
 
-def test_splits_that_lie_alone_or_have_names_of_their_own(tmp_path: Path) -> None:
+def test_single_splits_and_unusual_split_names(tmp_path: Path) -> None:
     folder = write_parquet(tmp_path / "d", {"valid": 20})
     recipe = small(dataset="hfds/zh-plus/tiny-imagenet")
-    assert len(open_source(DataSpec.of(recipe), "valid", folder).labels) == 20, "datasets calls it validation"
+    assert len(open_source(DataSpec.of(recipe), "valid", folder).labels) == 20, "datasets renames it to validation"
     (folder / "README.md").write_text(
         "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: data/train-*\n"
         "  - split: valid\n    path: data/valid-*\n---\n"
     )
     source = open_source(DataSpec.of(recipe), "valid", folder)
-    assert len(source.labels) == 20, "the README names files that are not there"
+    assert len(source.labels) == 20, "the README lists files that do not exist"
     assert source.image(3).size == (32, 32)
     for number in (1, 2):
         with pytest.raises(DataError, match=r"d: cannot read split 'test': |d contains no dataset"):
@@ -78,7 +78,7 @@ def test_of_several_configurations_one_is_read(tmp_path: Path) -> None:
     assert len(open_source(DataSpec.of(recipe), "test", folder).labels) == 20
 
 
-def test_grey_images_become_colour_and_are_resized(tmp_path: Path) -> None:
+def test_gray_images_become_rgb_and_are_resized(tmp_path: Path) -> None:
     folder = write_parquet(tmp_path / "d", {"train": 40, "test": 10}, size=28, mode="L")
     data = load_data(small(), folder)
     expected = numbered_image(1000, size=28, mode="L").convert("RGB").resize((32, 32), Image.Resampling.BILINEAR)
@@ -95,7 +95,7 @@ def test_grey_images_become_colour_and_are_resized(tmp_path: Path) -> None:
         ({}, {"input_key": "img"}, r"input_key: the dataset has no column 'img', only image, label"),
         ({}, {"target_key": "y"}, r"target_key: the dataset has no column 'y', only image, label"),
         ({}, {"val_split": "dev"}, r"cannot read split 'dev': Unknown split"),
-        ({"unlabelled": True}, {}, r"split 'test' has the label -1, so it is not labelled"),
+        ({"unlabelled": True}, {}, r"split 'test' has the label -1, so it is not labeled"),
         ({}, {"batch_size": 50}, r"batch_size 50 is larger than the training set of 36 samples"),
         ({}, {"val_fraction": 0.001}, r"val_fraction 0.001 of 40 samples is less than one"),
         ({}, {"train_per_class": 9}, r"train_per_class: cannot take 9 images per class"),
@@ -110,7 +110,7 @@ def test_data_that_does_not_fit(
     assert "\n" not in str(caught.value)
 
 
-def test_folders_that_hold_no_data(tmp_path: Path) -> None:
+def test_folders_without_data(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is not a folder"):
         open_source(DataSpec.of(small()), "train", tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"contains no dataset|cannot read split"):
@@ -120,7 +120,7 @@ def test_folders_that_hold_no_data(tmp_path: Path) -> None:
 
 
 class _Hub(BaseHTTPRequestHandler):
-    """A Hub that knows no data set but one, which is gated."""
+    """A Hub with a single dataset, which is gated."""
 
     def do_GET(self) -> None:
         gated = "gated" in self.path
@@ -143,7 +143,7 @@ class _Hub(BaseHTTPRequestHandler):
         ("hfds/someone/missing", True, "is not in the cache and the Hub cannot be reached"),
     ],
 )
-def test_data_sets_out_of_reach(tmp_path: Path, dataset: str, offline: bool, message: str) -> None:
+def test_datasets_out_of_reach(tmp_path: Path, dataset: str, offline: bool, message: str) -> None:
     server = HTTPServer(("127.0.0.1", 0), _Hub)
     Thread(target=server.serve_forever, daemon=True).start()
     try:

@@ -1,4 +1,4 @@
-"""What the tests of the evaluation share: the command in this process, and one small model that was really trained."""
+"""Helpers of the evaluation tests: the command in this process, and a small model that was actually trained."""
 
 import io
 import tempfile
@@ -29,7 +29,7 @@ def _folder() -> tempfile.TemporaryDirectory:
 
 
 def trained(seed: int = 0, *, mix: str = "none") -> Path:
-    """Train on ``fashion_mini`` for a few seconds, once for all tests; more than half of the answers are right."""
+    """Train on ``fashion_mini`` for a few seconds, once for all tests; more than half of its answers are correct."""
     return _trained(seed, mix)
 
 
@@ -59,11 +59,11 @@ def evaluate_here(*flags: object) -> Ended:
 
 
 def refused(*flags: object) -> str:
-    """Run a call that is wrong and return its one line."""
+    """Run a wrong call and return its error line."""
     ended = evaluate_here(*flags)
     assert ended.code == 2, (ended.out, ended.err)
     assert "Traceback" not in ended.err
-    # The data library has bars of its own on the first reading of a folder.
+    # datasets shows its own progress bars when it first reads a folder.
     lines = [line for line in ended.err.splitlines() if line and "examples" not in line]
     assert len(lines) == 1, ended.err
     assert lines[0].startswith("evaluate.py: ")
@@ -71,7 +71,7 @@ def refused(*flags: object) -> str:
 
 
 def make_context(run: Path, *, limit: int = LIMIT, batch_size: int = 100, **options: object) -> EvalContext:
-    """Return what a suite gets for a run."""
+    """Return the context of a run for a suite."""
     forget_accelerator()
     (model,) = load_models([str(run)])
     assert model.recipe is not None

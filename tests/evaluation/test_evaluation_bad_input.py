@@ -1,4 +1,4 @@
-"""Every wrong call of the evaluation ends in one clear line, and nothing is written."""
+"""Wrong calls of the evaluation end with one clear line, and nothing is written."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ def test_wrong_calls_are_one_line_each(tmp_path: Path) -> None:
     assert "no such folder; a model of the Hub is hf-hub:USER/NAME" in refused("--model", tmp_path / "nothing", *report)
     assert "neither a run (recipe.yaml) nor a model for timm" in refused("--model", tmp_path, *report)
     line = refused("--model", "preactresnet8", "--data", "fashion_mini", *report)
-    assert "cannot load its pretrained weights" in line, "random weights are not worth a report"
+    assert "cannot load its pretrained weights" in line, "random weights are not evaluated"
     assert "did you mean resnet" in refused("--model", "resnet55", "--data", "fashion_mini", *report)
     line = refused("--model", run, "--data", "cifar11", *report)
     assert "--data: unknown data 'cifar11', choose from cifar10, " in line
@@ -62,8 +62,8 @@ def test_missing_or_foreign_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suite", [name for name in suites.SUITES if name != "corruptions"])
-def test_logits_that_are_no_numbers(suite: str, tmp_path: Path) -> None:
-    """Corruptions count errors as the deformations do."""
+def test_logits_that_are_not_finite(suite: str, tmp_path: Path) -> None:
+    """Corruptions are left out: they count errors with the same function as the affine suite."""
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "recipe.yaml").write_bytes((trained() / "recipe.yaml").read_bytes())
     weights = load_file(trained() / "model.safetensors")
@@ -74,7 +74,7 @@ def test_logits_that_are_no_numbers(suite: str, tmp_path: Path) -> None:
     assert not (tmp_path / "report").exists()
 
 
-def test_data_that_says_nothing(tmp_path: Path) -> None:
+def test_data_that_cannot_be_evaluated(tmp_path: Path) -> None:
     report = ["--output", tmp_path / "report"]
     one_class = write_parquet(tmp_path / "one", {"train": 4, "test": 4}, classes=10)
     line = refused("--model", trained(), "--data-dir", one_class, "--limit", 1, *report)
@@ -97,7 +97,7 @@ def test_small_images_are_refused_before_anything_is_measured(tmp_path: Path) ->
     assert evaluate_here(*call, "--suite", "clean").code == 0
 
 
-def test_runs_on_different_data_need_a_name(tmp_path: Path) -> None:
+def test_runs_on_different_data_need_the_data_flag(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     text = (trained() / "recipe.yaml").read_text().replace("val_split: test", "val_split: train")
     (tmp_path / "other" / "recipe.yaml").write_text(text)
@@ -107,7 +107,7 @@ def test_runs_on_different_data_need_a_name(tmp_path: Path) -> None:
     assert evaluate_here(*runs, "--data", "fashion_mini").code == 0
 
 
-def test_results_of_other_data_are_not_mixed_in(tmp_path: Path) -> None:
+def test_results_of_other_data_are_kept_apart(tmp_path: Path) -> None:
     call = ["--model", trained(), "--output", tmp_path]
     assert evaluate_here(*call, "--limit", 20).code == 0
     line = refused(*call, "--limit", 30)

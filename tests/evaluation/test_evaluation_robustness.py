@@ -1,4 +1,4 @@
-"""Attacks and corruptions: seeded, added up right, and what they find is what they say."""
+"""Attacks and corruptions: seeded, summed correctly, and checked against direct computations."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -54,11 +54,11 @@ def test_attacks(context: EvalContext) -> None:
     assert measured.values["deepfool median distance"] > 0  # type: ignore[operator]
 
 
-def test_an_attack_that_found_nothing_is_no_success(context: EvalContext) -> None:
+def test_an_attack_that_finds_nothing_does_not_count(context: EvalContext) -> None:
     images, labels, _ = context.images.spread(12)
     right = context.model.classifier(images).argmax(1) == labels
     black = context.model.classifier(torch.zeros_like(images)).argmax(1)
-    assert bool((right & (black != labels)).any()), "black is another class for some"
+    assert bool((right & (black != labels)).any()), "black is classified differently for some"
     distances = attacks._distances(images, torch.zeros_like(images), labels, right, context)
     assert torch.equal(distances == 0, ~right)
     assert torch.isinf(distances[right]).all()
@@ -84,7 +84,7 @@ def test_median_of_distances() -> None:
     assert attacks._median(torch.tensor([])) is None
 
 
-def test_corruptions_follow_from_seed_and_sample_alone(context: EvalContext) -> None:
+def test_corruptions_depend_on_seed_and_sample_only(context: EvalContext) -> None:
     assert list(corruptions.CORRUPTIONS) == imagecorruptions.get_corruption_names("common")
     images, _, rows = context.images.spread(6)
     state = np.random.get_state()[1].copy()  # type: ignore[union-attr]
@@ -126,7 +126,7 @@ def test_small_images_are_not_corrupted(context: EvalContext) -> None:
     images.spec = replace(images.spec, input_size=(3, 28, 28))
     with pytest.raises(UserError, match=r"at least 32 x 32 pixels, got 28 x 28"):
         corruptions.check(replace(context, images=images))
-    with pytest.raises(DataError, match="ready is not a folder"):  # files that are ready may have any size
+    with pytest.raises(DataError, match="ready is not a folder"):  # files may have any size
         corruptions.check(replace(with_options(context, corrupted="ready"), images=images))
 
 

@@ -55,9 +55,7 @@ def make_parser() -> Parser:
         "--data-dir", metavar="DIR", help="local data: the Hub's layout, or image folders train/ and val/"
     )
     group.add_argument("--limit", type=int, metavar="N", help="use N test samples with unchanged class proportions")
-    group.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="seed of angles, corruptions, pairs and attacks (default: 0)"
-    )
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all random choices (default: 0)")
     group = parser.add_argument_group("how to run")
     group.add_argument("--output", default="report", metavar="DIR", help="folder of the report (default: report)")
     group.add_argument("--force", action="store_true", help="measure again what results.json already contains")

@@ -1,1 +1,1 @@
-"""Data: where labelled images come from, how they are split, transformed and batched, and the embedded dataset."""
+"""Data: where labeled images come from, how they are split, transformed and batched, and the embedded dataset."""

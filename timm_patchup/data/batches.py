@@ -14,7 +14,7 @@ from .images import EVALUATION, SampleKey
 
 
 class TrainingBatches(Sampler[list[SampleKey]]):
-    """The micro-batches of one process: its share of each batch, in ``pieces`` accumulation steps.
+    """The micro-batches of one process: its share of each batch, in ``micro_batches`` accumulation steps.
 
     Batch u of an epoch is the same set of samples for any number of processes. The samples at the end of an epoch that
     do not fill a batch are dropped; which ones differs per epoch.
@@ -25,12 +25,12 @@ class TrainingBatches(Sampler[list[SampleKey]]):
         num_samples: int,
         *,
         batch_size: int,
-        pieces: int,
+        micro_batches: int,
         rank: int,
         world_size: int,
         seed: int,
     ) -> None:
-        self.num_samples, self.batch_size, self.pieces = num_samples, batch_size, pieces
+        self.num_samples, self.batch_size, self.micro_batches = num_samples, batch_size, micro_batches
         self.rank, self.world_size, self.seed = rank, world_size, seed
         self.updates = num_samples // batch_size
         self._epoch, self._start = 0, 0
@@ -40,16 +40,16 @@ class TrainingBatches(Sampler[list[SampleKey]]):
         self._epoch, self._start = epoch, update
 
     def __len__(self) -> int:
-        return (self.updates - self._start) * self.pieces
+        return (self.updates - self._start) * self.micro_batches
 
     def __iter__(self) -> Iterator[list[SampleKey]]:
         epoch, start = self._epoch, self._start
         generator = torch.Generator().manual_seed(derive_seed(self.seed, 0, epoch))
         order = torch.randperm(self.num_samples, generator=generator)
-        share = self.batch_size // (self.world_size * self.pieces)
+        share = self.batch_size // (self.world_size * self.micro_batches)
         for update in range(start, self.updates):
-            for piece in range(self.pieces):
-                first = update * self.batch_size + (piece * self.world_size + self.rank) * share
+            for micro_batch in range(self.micro_batches):
+                first = update * self.batch_size + (micro_batch * self.world_size + self.rank) * share
                 yield [(epoch, sample) for sample in order[first : first + share].tolist()]
 
 

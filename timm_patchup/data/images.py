@@ -1,4 +1,4 @@
-"""Labelled images as torch datasets, either decoded once into memory or on each access.
+"""Labeled images as torch datasets, either decoded once into memory or on each access.
 
 Samples are requested in batches by ``(epoch, sample)``. Random augmentation depends on the seed, the epoch and the
 sample only; with ``EVALUATION`` in place of the epoch there is none.

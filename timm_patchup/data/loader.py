@@ -91,7 +91,7 @@ def training_loader(
     batches = TrainingBatches(
         len(images),
         batch_size=recipe.batch_size,
-        pieces=recipe.grad_accum_steps,
+        micro_batches=recipe.grad_accum_steps,
         rank=rank,
         world_size=world_size,
         seed=recipe.seed,

@@ -1,4 +1,4 @@
-"""Where labelled images come from: a dataset of the Hub, a local folder in the Hub's layout, or image folders.
+"""Where labeled images come from: a dataset of the Hub, a local folder in the Hub's layout, or image folders.
 
 ``open_source`` returns a ``Source`` with all labels and access to single images as PIL. Missing or unsuitable data
 raises a one-line DataError that states the next step.
@@ -23,7 +23,7 @@ _SPLIT_FOLDERS = (("train", "training"), ("val", "valid", "validation", "test"))
 
 
 class Source(Protocol):
-    """Labelled images of one split."""
+    """Labeled images of one split."""
 
     labels: np.ndarray
 
@@ -119,7 +119,7 @@ def _check_labels(data: DataSpec, source: Source, split: str) -> None:
         raise DataError(f"split {split!r} is empty")
     low, high = int(source.labels.min()), int(source.labels.max())
     if low < 0:
-        raise DataError(f"split {split!r} has the label {low}, so it is not labelled: choose another split")
+        raise DataError(f"split {split!r} has the label {low}, so it is not labeled: choose another split")
     if high >= data.num_classes:
         raise DataError(f"split {split!r} has the label {high}, but num_classes is {data.num_classes}")
     if source.class_names and len(source.class_names) != data.num_classes:

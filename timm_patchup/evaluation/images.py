@@ -31,7 +31,7 @@ def unit_range(images: ImageSpec) -> ImageSpec:
 
 
 class TestImages(Dataset[Batch]):
-    """Labelled test images in [0, 1].
+    """Labeled test images in [0, 1].
 
     Args:
         source: the stored images.

@@ -20,7 +20,7 @@ _NOT_TEST_KEYS = ("train_split", "workers")
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec:
-    """A labelled dataset: where it is, its splits and columns, and the loader processes it needs."""
+    """A labeled dataset: where it is, its splits and columns, and the loader processes it needs."""
 
     dataset: str
     dataset_config: str | None = None

@@ -20,7 +20,7 @@ from ..suite import Option, Suite
 RADIUS = 8 / 255
 # Madry et al.'s step. foolbox's default is 0.033 of the radius, which covers a quarter of it in 7 steps.
 PGD_STEP = 2 / 255
-SMALLEST = ("deepfool", "ddn", "carlini_wagner")
+MINIMIZING = ("deepfool", "ddn", "carlini_wagner")
 
 
 def settings(context: EvalContext) -> dict[str, Any]:
@@ -52,23 +52,23 @@ def measure(context: EvalContext) -> Measured:
         ),
     }
     target = foolbox.PyTorchModel(context.model.classifier, bounds=(0, 1), device=context.device)
-    distances: dict[str, list[float]] = {name: [] for name in SMALLEST}
+    distances: dict[str, list[float]] = {name: [] for name in MINIMIZING}
     pgd = torch.zeros(2, dtype=torch.float64)
     for images, labels, rows in context.batches("attacks"):
         with torch.inference_mode():
-            right = context.logits(images).argmax(dim=1) == labels
+            correct = context.logits(images).argmax(dim=1) == labels
         for number, (name, search) in enumerate(searches.items()):
             found = _seeded(search, target, images, labels, None, (context.seed, number, rows[0]))
-            distances[name] += _distances(images, found, labels, right, context).tolist()
-        survived = right & ~pgd_succeeds(target, images, labels, steps=steps, seed=(context.seed, 3, rows[0]))
+            distances[name] += _distances(images, found, labels, correct, context).tolist()
+        survived = correct & ~pgd_succeeds(target, images, labels, steps=steps, seed=(context.seed, 3, rows[0]))
         pgd += torch.tensor([int(survived.sum()), len(labels)])
-    right_count, count = context.total(pgd).tolist()
+    correct_count, count = context.total(pgd).tolist()
     values: dict[str, float | None] = {}
-    for name in SMALLEST:
-        everything = torch.tensor(context.gather(distances[name]), dtype=torch.float64)
-        values[f"{name} accuracy"] = 100.0 * float((everything > RADIUS).double().mean())
-        values[f"{name} median distance"] = _median(everything[everything > 0])
-    values["pgd accuracy"] = 100.0 * right_count / count
+    for name in MINIMIZING:
+        gathered = torch.tensor(context.gather(distances[name]), dtype=torch.float64)
+        values[f"{name} accuracy"] = 100.0 * float((gathered > RADIUS).double().mean())
+        values[f"{name} median distance"] = _median(gathered[gathered > 0])
+    values["pgd accuracy"] = 100.0 * correct_count / count
     return Measured(values, count=int(count))
 
 
@@ -94,15 +94,15 @@ def _seeded(attack: Any, target: Any, images: Tensor, labels: Tensor, radius: fl
     return changed
 
 
-def _distances(images: Tensor, found: Tensor, labels: Tensor, right: Tensor, context: EvalContext) -> Tensor:
+def _distances(images: Tensor, found: Tensor, labels: Tensor, correct: Tensor, context: EvalContext) -> Tensor:
     """Return the L2 distance per sample: 0 if it was already misclassified, infinite if no adversarial was found."""
     with torch.inference_mode():
-        turned = context.model.classifier(found).argmax(dim=1) != labels
+        fooled = context.model.classifier(found).argmax(dim=1) != labels
     # foolbox's Carlini-Wagner returns a black image if it finds nothing, and black may be classified differently.
-    turned = turned & found.flatten(1).any(dim=1)
+    fooled = fooled & found.flatten(1).any(dim=1)
     distance = (found - images).flatten(1).double().norm(dim=1)
-    distance = torch.where(turned, distance, torch.inf)
-    return torch.where(right, distance.clamp(min=torch.finfo(torch.float64).tiny), 0.0).cpu()
+    distance = torch.where(fooled, distance, torch.inf)
+    return torch.where(correct, distance.clamp(min=torch.finfo(torch.float64).tiny), 0.0).cpu()
 
 
 def _median(distances: Tensor) -> float | None:
@@ -120,7 +120,7 @@ SUITE = Suite(
     unit="accuracy in % within 8/255, median L2 distance",
     measure=measure,
     settings=settings,
-    values=(*(f"{name} {kind}" for name in SMALLEST for kind in ("accuracy", "median distance")), "pgd accuracy"),
+    values=(*(f"{name} {kind}" for name in MINIMIZING for kind in ("accuracy", "median distance")), "pgd accuracy"),
     digits=3,
     figure=partial(bars, ylabel="accuracy within 8/255, %", without="distance"),
     packages=("foolbox",),

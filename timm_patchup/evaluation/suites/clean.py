@@ -29,11 +29,11 @@ def measure(context: EvalContext) -> Measured:
             loss = F.cross_entropy(output, labels, reduction="none").double().sum()
             sums += torch.tensor([float(ranked[:, 0].sum()), float(ranked.sum()), float(loss), len(labels)]).double()
             bins += calibration_bins(output.double().softmax(dim=1).cpu(), labels.cpu())
-    right, among_five, loss_sum, count = context.total(sums).tolist()
+    correct, correct_in_five, loss_sum, count = context.total(sums).tolist()
     return Measured(
         {
-            "error": 100.0 - 100.0 * right / count,
-            "top5_error": 100.0 - 100.0 * among_five / count,
+            "error": 100.0 - 100.0 * correct / count,
+            "top5_error": 100.0 - 100.0 * correct_in_five / count,
             "nll": loss_sum / count,
             "ece": 100.0 * calibration_error(context.total(bins)),
         },
@@ -60,8 +60,8 @@ def calibration_bins(probabilities: Tensor, labels: Tensor) -> Tensor:
 
 def calibration_error(bins: Tensor) -> float:
     """Return the expected calibration error in [0, 1]: |accuracy - confidence| per bin, weighted by its samples."""
-    count, right, confidence = bins
-    return float((right - confidence).abs().sum() / count.sum())
+    count, correct, confidence = bins
+    return float((correct - confidence).abs().sum() / count.sum())
 
 
 _LABELS = {"error": "top-1 error, %", "top5_error": "top-5 error, %", "nll": "NLL", "ece": "ECE, %"}

@@ -37,12 +37,12 @@ class ArraySource:
 def check_corrupted(where: str, names: Sequence[str], *, like: TestImages) -> None:
     """Raise DataError if files are missing or do not fit, as far as that is known without listing all images."""
     for name in names:
-        folder = _base(where, name) / name
+        folder = _find_folder(where, name) / name
         missing = [severity for severity in SEVERITIES if not (folder / str(severity)).is_dir()]
         if folder.is_dir() and missing:
             raise DataError(f"--corrupted {where}: {name} has no folder for severity {missing[0]}")
         if not folder.is_dir() or name == names[0]:
-            _fitting(where, name, SEVERITIES[0], like)
+            _open_matching(where, name, SEVERITIES[0], like)
 
 
 def open_corrupted(where: str, name: str, severity: int, *, like: TestImages) -> TestImages:
@@ -51,7 +51,7 @@ def open_corrupted(where: str, name: str, severity: int, *, like: TestImages) ->
     Raises:
         DataError: the files are missing or do not fit.
     """
-    source = _fitting(where, name, severity, like)
+    source = _open_matching(where, name, severity, like)
     rows = take_stratified(source.labels, len(like), seed=like.data.split_seed)
     return TestImages(source, rows, like.data, _without_crop(like.spec, source), batch_size=like.batch_size)
 
@@ -62,9 +62,9 @@ def _without_crop(images: ImageSpec, source: Source) -> ImageSpec:
     return replace(images, crop_pct=1.0) if source.image(0).size == (width, height) else images
 
 
-def _fitting(where: str, name: str, severity: int, like: TestImages) -> Source:
+def _open_matching(where: str, name: str, severity: int, like: TestImages) -> Source:
     """Open the images, and check that classes and sizes match those of the clean ones."""
-    source = _source(where, name, severity)
+    source = _open_source(where, name, severity)
     classes = like.data.num_classes
     known = len(source.class_names) if source.class_names else int(source.labels.max()) + 1
     if known > classes or (source.class_names and known != classes):
@@ -86,14 +86,16 @@ def _fitting(where: str, name: str, severity: int, like: TestImages) -> Source:
     return source
 
 
-def _source(where: str, name: str, severity: int) -> Source:
-    base = _base(where, name)
+def _open_source(where: str, name: str, severity: int) -> Source:
+    base = _find_folder(where, name)
     if (base / name).is_dir():
         return FolderSource(base / name / str(severity))
-    beside = [folder / "labels.npy" for folder in (base, _folder(where)) if (folder / "labels.npy").is_file()]
-    if not beside:
+    label_files = [
+        folder / "labels.npy" for folder in (base, _local_folder(where)) if (folder / "labels.npy").is_file()
+    ]
+    if not label_files:
         raise DataError(f"--corrupted {where}: there is no labels.npy in the folder of {name}.npy")
-    stored, targets = _array(where, base / f"{name}.npy"), _array(where, beside[0])
+    stored, targets = _array(where, base / f"{name}.npy"), _array(where, label_files[0])
     count = len(stored) // 5
     if count == 0 or len(stored) != 5 * count or len(targets) not in (count, 5 * count):
         raise DataError(
@@ -123,9 +125,9 @@ def _array(where: str, path: Path) -> np.ndarray:
     return array
 
 
-def _base(where: str, name: str) -> Path:
+def _find_folder(where: str, name: str) -> Path:
     """Return the folder that contains a corruption: the given one, or the only one of its subfolders that does."""
-    folder = _folder(where)
+    folder = _local_folder(where)
     places = [folder, *sorted(child for child in folder.iterdir() if child.is_dir())]
     found = [place for place in places if (place / name).is_dir() or (place / f"{name}.npy").is_file()]
     if found[:1] == [folder] or len(found) == 1:
@@ -137,7 +139,7 @@ def _base(where: str, name: str) -> Path:
 
 
 @lru_cache(maxsize=4)
-def _folder(where: str) -> Path:
+def _local_folder(where: str) -> Path:
     if not where.startswith(HUB_PREFIX):
         if not Path(where).is_dir():
             kind = "an archive: unpack it first" if Path(where).is_file() else "not a folder"

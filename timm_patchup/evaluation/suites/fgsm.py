@@ -34,10 +34,10 @@ def measure(context: EvalContext) -> Measured:
     for images, labels, _ in context.batches(f"fgsm, eps in {space}"):
         direction = gradient_sign(classifier, images, labels) * scale
         with torch.inference_mode():
-            right = [(context.logits(step(images, direction, eps)).argmax(1) == labels).sum() for eps in EPSILONS]
-        sums += torch.tensor([*map(int, right), len(labels)])
-    *right_counts, count = context.total(sums).tolist()
-    accuracy = [100.0 * right / count for right in right_counts]
+            correct = [(context.logits(step(images, direction, eps)).argmax(1) == labels).sum() for eps in EPSILONS]
+        sums += torch.tensor([*map(int, correct), len(labels)])
+    *correct_counts, count = context.total(sums).tolist()
+    accuracy = [100.0 * correct / count for correct in correct_counts]
     return Measured({f"{eps:g}": value for eps, value in zip(EPSILONS, accuracy)}, count=int(count))
 
 
