@@ -15,7 +15,7 @@ from timm_patchup.evaluation.pages import Block
 from timm_patchup.evaluation.results import Results
 from timm_patchup.evaluation.rows import ResultRow
 from timm_patchup.evaluation.suite import Extra, Option, OptionValues, Suite
-from timm_patchup.evaluation.suites import SUITES
+from timm_patchup.evaluation.suites import SUITES, option_values
 
 from .evaluating import evaluate_here, refused, trained
 
@@ -95,6 +95,12 @@ def test_wrong_calls_of_the_suite_are_refused(tmp_path: Path) -> None:
     line = refused(*call, "--suite", "clean", "--reference", "none_0")
     assert "--reference belongs to suite brightness, but --suite is clean" in line
     assert evaluate_here(*call, "--suite", "clean", "--level", 3).code == 0, "an option with a default may be given"
+
+
+def test_unknown_options_are_refused() -> None:
+    assert option_values({"level": 2})["level"] == 2
+    with pytest.raises(UserError, match=r"^unknown option 'levels'; did you mean level"):
+        option_values({"levels": 2})
 
 
 def test_help_lists_the_options_of_all_suites() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from ...errors import nearest
+from ...errors import UserError, nearest
 from ..suite import Suite
 from . import activations, affine, attacks, clean, corruptions, fgsm, geometry
 
@@ -19,8 +19,15 @@ def parse_suites(text: str) -> tuple[str, ...]:
 
 
 def option_values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of all options: those given, and the defaults of the others."""
+    """Return the values of all options: those given, and the defaults of the others.
+
+    Raises:
+        UserError: an option is unknown.
+    """
     defaults = {option.name: option.default for suite in SUITES.values() for option in suite.options}
+    unknown = [name for name in given if name not in defaults]
+    if unknown:
+        raise UserError([f"unknown option {name!r}{nearest(name, defaults)}" for name in unknown])
     return defaults | dict(given)
 
 
