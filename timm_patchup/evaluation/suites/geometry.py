@@ -51,34 +51,34 @@ def measure(context: EvalContext) -> Measured:
     images, _, _ = context.images.spread(SAMPLES)
     images = images.to(context.device)
     model = context.model.network
-    features_map = probe(model, resolve_sites(model, [SITE]), images)[SITE]
+    layout = probe(model, resolve_sites(model, [SITE]), images)[SITE]
     with torch.inference_mode(), recorded(model, [SITE]) as seen:
         context.logits(images)
     # In float64 on the CPU, because rho is a small difference of angles.
     features = seen[SITE].pop().cpu().double()
-    if features_map.nhwc:
+    if layout.nhwc:
         features = features.permute(0, 3, 1, 2)
     generator = torch.Generator().manual_seed(context.seed)
     partner = pairs(len(features), generator)
-    rhos = {
-        name: angle_rho(features, features[partner], mixed) for name, mixed in mixtures(features, partner, generator)
-    }
+    mixed = mixtures(features, partner, generator)
+    rhos = {name: angle_rho(features, features[partner], mixed[name]) for name in METHODS}
     values: dict[str, float | None] = {}
     for name, rho in rhos.items():
         values[f"{name} mean"], values[f"{name} max"] = float(rho.mean()), float(rho.max())
     return Measured(values, {name: rho.tolist() for name, rho in rhos.items()}, count=len(features))
 
 
-def mixtures(features: Tensor, partner: Tensor, generator: torch.Generator) -> list[tuple[str, Tensor]]:
+def mixtures(features: Tensor, partner: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
     """Return per method the features (B, C, H, W) mixed with those of their partners."""
     _, channels, height, width = features.shape
     rate = seed_rate(GAMMA, BLOCK_SIZE, height, width)
     blocks = grow_blocks(bernoulli((1, channels, height, width), rate, generator, features.device), BLOCK_SIZE)
     everywhere = torch.ones(1, 1, 1, 1, dtype=torch.bool)
-    settings_of = {"manifold_mixup": (everywhere, LAM), "soft_patchup": (blocks, LAM), "hard_patchup": (blocks, None)}
-    return [
-        (name, mix_features(features, *settings_of[name][:1], partner, lam=settings_of[name][1])) for name in METHODS
-    ]
+    return {
+        "manifold_mixup": mix_features(features, everywhere, partner, lam=LAM),
+        "soft_patchup": mix_features(features, blocks, partner, lam=LAM),
+        "hard_patchup": mix_features(features, blocks, partner, lam=None),
+    }
 
 
 def pairs(count: int, generator: torch.Generator) -> Tensor:
