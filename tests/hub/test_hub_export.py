@@ -60,15 +60,17 @@ def test_logits_after_a_round_trip_are_the_same_bits(keys: dict, tmp_path: Path)
 
 
 def test_timms_transform_makes_the_images_of_the_run(tmp_path: Path) -> None:
-    from timm_patchup.data.loader import EVALUATION, load_data
+    from timm_patchup.data.images import EVALUATION
+    from timm_patchup.data.loader import load_data
     from timm_patchup.data.source import open_source
+    from timm_patchup.recipe.parts import DataSpec
 
     run = make_run(tmp_path / "run", limit=100, batch_size=10)
     model = timm.create_model(f"local-dir:{export(run.path, tmp_path / 'out')}", pretrained=True)
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
     recipe = run.recipe()
     data = load_data(recipe)
-    source = open_source(recipe, recipe.val_split)
+    source = open_source(DataSpec.of(recipe), recipe.val_split)
     wanted = data.test.__getitems__([(EVALUATION, 0)])[0][0]
     candidates = [transform(source.image(index).convert("RGB")) for index in range(len(source.labels))]
     assert any(torch.allclose(candidate, wanted, atol=1e-6) for candidate in candidates)

@@ -45,9 +45,9 @@ def test_processes_that_do_not_know_of_each_other_are_refused(tmp_path: Path) ->
     """A script that does not take the CPU itself gets two lone processes from this launch: seen, and refused."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from timm_patchup.training import build\n"
+        "from timm_patchup.runs import accelerator\n"
         "from timm_patchup.cli.train import main\n"
-        "build._has_accelerator = lambda: True\n"
+        "accelerator._has_accelerator = lambda: True\n"
         f"main({[*TINY, '--output', str(tmp_path / 'out')]!r})\n"
     )
     words = [sys.executable, "-m", "accelerate.commands.launch", *TWO_PROCESSES, str(script)]

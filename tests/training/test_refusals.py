@@ -26,8 +26,8 @@ from tests.support.training import Train, digests
         (["--threads", "0"], ["--threads must be at least 1"]),
         (["--amp", "--amp-dtype", "float16"], ["float16 needs a GPU"]),
         (["--model", "vit_tiny_patch16_224", "--input-size", "3", "224", "224"], ["gives tokens (B, N, C)"]),
-        (["--limit", "10"], ["batch_size 20 is more than the 10 samples to train on"]),
-        (["--num-classes", "5"], ["split 'train' holds the label 9, num_classes is 5"]),
+        (["--limit", "10"], ["batch_size 20 is larger than the training set of 10 samples"]),
+        (["--num-classes", "5"], ["split 'train' has the label 9, but num_classes is 5"]),
         (["--pretrained"], ["the pretrained weights of preactresnet8 cannot be loaded"]),
     ],
 )

@@ -124,7 +124,9 @@ def _check_evaluation(study: Study, options: Options, *, runs_here: bool) -> Non
     problems = []
     for part in study.evaluation:
         if part.suite not in SUITES or runs_here:
-            problems += [f"{study.name}: {problem}" for problem in suite_problems([part.suite], ready_files=ready)]
+            problems += [
+                f"{study.name}: {problem}" for problem in suite_problems([part.suite], {"corrupted": options.corrupted})
+            ]
         known = SUITES[part.suite].values if part.suite in SUITES else ()
         for value in part.values:
             if known and value not in known:

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from ..errors import HubError, HubFailed
-from ..system.network import data_set_trouble, error_chain, is_unreachable
+from ..system.network import error_chain, explain_hub_error, is_unreachable
 from ..system.privacy import Private
 
 _QUOTA_STATUS = (402, 413, 507)
@@ -15,45 +15,24 @@ def explain(error: BaseException, repo: str, *, doing: Literal["push", "load", "
     """Return the error to show for whatever happened while talking to the Hub."""
     from huggingface_hub import errors
 
+    if doing != "push":
+        return explain_hub_error(error, repo, doing=doing)
     if isinstance(error, HubError):
         return error
     chain = error_chain(error)
     if any(isinstance(e, errors.LocalTokenNotFoundError) for e in chain):
         return no_token()
-    if doing == "fetch":
-        return _not_fetched(error, repo)
     if isinstance(error, errors.HFValidationError):
         return HubError(f"--repo is USER/NAME as the Hub allows it, got {repo!r}")
     status = next((e.response.status_code for e in chain if isinstance(e, errors.HfHubHTTPError)), None)
     text = Private().clean(" ".join(str(e) for e in chain)).replace("\n", " ")
-    if doing == "load" and isinstance(error, (errors.GatedRepoError, errors.RepositoryNotFoundError)):
-        return HubFailed(f"{repo}: no such folder and no such model on the Hub, or no right to see it: hf auth login")
-    if doing == "load" and isinstance(error, errors.RevisionNotFoundError):
-        return HubFailed(f"{repo}: no such revision on the Hub")
-    missing = isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError)
-    if doing == "load" and missing:
-        return HubFailed(f"{repo} lacks config.json or model.safetensors: only safetensors are loaded, never a pickle")
     if status is not None:
         return HubFailed(_of_status(status, text, repo))
     if is_unreachable(chain):
-        if doing == "load":
-            return HubFailed(
-                f"{repo} is not in the cache and the Hub cannot be reached: check the network, HF_ENDPOINT"
-            )
         return HubFailed(f"the Hub cannot be reached or hung up (check the network, HF_HUB_OFFLINE); {_AGAIN}")
     if any(word in text.lower() for word in _QUOTA_WORDS):
         return HubFailed(_no_room(repo))
     return HubFailed(f"{doing} of {repo} failed: {type(error).__name__}: {text[:300]}")
-
-
-def _not_fetched(error: BaseException, repo: str) -> HubError:
-    if isinstance(error, OSError) and error.filename is not None:
-        return HubFailed(f"cannot write the data: {error.strerror}")
-    trouble = data_set_trouble(error, repo)
-    if trouble is not None:
-        return HubFailed(trouble)
-    text = Private().clean(" ".join(str(error).split()))
-    return HubFailed(f"data set {repo} cannot be fetched: {type(error).__name__}: {text[:300]}")
 
 
 def no_token() -> HubError:

@@ -5,7 +5,7 @@ exceptions: ``batch_size`` is the whole batch of one update, whatever the number
 ``decay_milestones`` epochs, not one before. Settings of the method are the keys ``mix_*``.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -189,14 +189,7 @@ class Recipe(Checked):
         return [name for name in names if mine.get(name) != theirs.get(name)]
 
     def contradictions(self) -> list[str]:
-        problems = []
-        channels = self.input_size[0]
-        if len(self.input_size) != 3 or channels not in (1, 3):
-            problems.append(f"input_size must be channels (1 or 3), height, width, got {self.input_size}")
-        else:
-            for name in ("mean", "std"):
-                if len(getattr(self, name)) != channels:
-                    problems.append(f"{name} needs {channels} values, one per channel, got {getattr(self, name)}")
+        problems = image_contradictions(self.input_size, self.mean, self.std)
         for name in ("scale", "ratio"):
             low_high = getattr(self, name)
             if len(low_high) != 2 or low_high[0] > low_high[1]:
@@ -228,6 +221,17 @@ class Recipe(Checked):
 
 
 KEYS_FREE_TO_CHANGE_ON_RESUME = frozenset(name for name, known in settings_of(Recipe).items() if not known.fixed)
+
+
+def image_contradictions(input_size: Sequence[int], mean: Sequence[float], std: Sequence[float]) -> list[str]:
+    """Return what is wrong with the number of values of the keys of an image."""
+    if len(input_size) != 3 or input_size[0] not in (1, 3):
+        return [f"input_size must be channels (1 or 3), height, width, got {list(input_size)}"]
+    return [
+        f"{name} needs {input_size[0]} values, one per channel, got {list(values)}"
+        for name, values in (("mean", mean), ("std", std))
+        if len(values) != input_size[0]
+    ]
 
 
 def list_mix_settings() -> list[str]:

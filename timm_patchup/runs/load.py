@@ -15,7 +15,7 @@ from torch import nn
 
 from ..errors import HubError, HubFailed
 from ..recipe import Recipe
-from ..system.network import is_repo_name
+from ..system.network import explain_hub_error, is_repo_name
 from .from_run import SOURCES, load_run, read_recipe
 from .weights import WEIGHTS, build, fill, read_weights
 
@@ -160,8 +160,6 @@ def _download(name: str) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
-    from ..hub.failures import explain
-
     repo, _, revision = name.partition("@")
     try:
         config = Path(hf_hub_download(repo, "config.json", revision=revision or None))
@@ -170,5 +168,5 @@ def _download(name: str) -> Path:
         with suppress(EntryNotFoundError):  # it is none of ours
             hf_hub_download(repo, RECIPE, revision=config.parent.name)
     except Exception as error:
-        raise explain(error, repo, doing="load") from error
+        raise explain_hub_error(error, repo, doing="load") from error
     return config.parent

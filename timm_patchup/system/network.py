@@ -2,6 +2,10 @@
 
 import re
 from collections.abc import Sequence
+from typing import Literal
+
+from ..errors import HubError, HubFailed
+from .privacy import Private
 
 # Whatever the Hub's client uses for its requests: it has changed more than once.
 _TRANSPORTS = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
@@ -46,3 +50,43 @@ def data_set_trouble(error: BaseException, name: str) -> str | None:
         way = "check the network (HF_HUB_OFFLINE, HF_ENDPOINT)"
         return f"data set {name} is not in the cache and the Hub cannot be reached or hung up: {way}"
     return None
+
+
+def explain_hub_error(error: BaseException, repo: str, *, doing: Literal["load", "fetch"]) -> HubError:
+    """Return the error to show for whatever happened while a model was loaded or data fetched."""
+    from huggingface_hub import errors
+
+    if isinstance(error, HubError):
+        return error
+    chain = error_chain(error)
+    if any(isinstance(e, errors.LocalTokenNotFoundError) for e in chain):
+        return HubFailed("no token of the Hub: log in with `hf auth login` or set HF_TOKEN")
+    if doing == "fetch":
+        return _not_fetched(error, repo)
+    if isinstance(error, errors.HFValidationError):
+        return HubError(f"{repo!r} is no name of the Hub: a model is USER/NAME")
+    if isinstance(error, (errors.GatedRepoError, errors.RepositoryNotFoundError)):
+        return HubFailed(f"{repo}: no such folder and no such model on the Hub, or no right to see it: hf auth login")
+    if isinstance(error, errors.RevisionNotFoundError):
+        return HubFailed(f"{repo}: no such revision on the Hub")
+    if isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError):
+        return HubFailed(f"{repo} lacks config.json or model.safetensors: only safetensors are loaded, never a pickle")
+    status = next((e.response.status_code for e in chain if isinstance(e, errors.HfHubHTTPError)), None)
+    text = Private().clean(" ".join(str(e) for e in chain)).replace("\n", " ")
+    if status == 401:
+        return HubFailed("the Hub does not accept the token: make one at https://huggingface.co/settings/tokens")
+    if status is not None:
+        return HubFailed(f"{repo}: the Hub answers with status {status}, try again later: {text[:300]}")
+    if is_unreachable(chain):
+        return HubFailed(f"{repo} is not in the cache and the Hub cannot be reached: check the network, HF_ENDPOINT")
+    return HubFailed(f"load of {repo} failed: {type(error).__name__}: {text[:300]}")
+
+
+def _not_fetched(error: BaseException, repo: str) -> HubError:
+    if isinstance(error, OSError) and error.filename is not None:
+        return HubFailed(f"cannot write the data: {error.strerror}")
+    trouble = data_set_trouble(error, repo)
+    if trouble is not None:
+        return HubFailed(trouble)
+    text = Private().clean(" ".join(str(error).split()))
+    return HubFailed(f"data set {repo} cannot be fetched: {type(error).__name__}: {text[:300]}")

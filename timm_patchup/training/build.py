@@ -4,7 +4,6 @@ Everything comes from the factories of timm and Accelerate. ``model_problems`` t
 that a wrong recipe is refused before anything is opened or written.
 """
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import timm
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, GradientAccumulationPlugin
 from timm.optim import create_optimizer_v2, list_optimizers, optimizer_kwargs
 from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler_factory import scheduler_kwargs
@@ -23,66 +21,30 @@ from ..core.mixer import Mixer
 from ..data.transforms import Augmentation
 from ..errors import UserError, nearest
 from ..recipe import Recipe
-from ..system.threads import share_of_cores
-
-# What a launch configuration may ask for that this loop does not do; on the CPU Accelerate would pass over it.
-_SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
-_PLAIN = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.MULTI_XPU)
+from ..recipe.parts import AugmentSpec, ImageSpec
+from ..runs import accelerator as accelerators
 
 
 def make_accelerator(
     recipe: Recipe, *, trackers: Sequence[str] = (), log_dir: Path | None = None, threads: int | None = None
 ) -> Accelerator:
-    """Make the Accelerator, and refuse what would be silently wrong.
-
-    Without an accelerator in the machine it is told to take the CPU: only then do several processes started by
-    ``accelerate launch --multi_gpu`` find each other there.
+    """Make the Accelerator for a recipe, and refuse what would be silently wrong.
 
     Raises:
         UserError: a launch that this loop does not support, or a batch that the processes cannot share.
     """
-    asked = [name for name in _SHARDED if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("1", "true", "yes")]
-    if asked:
-        raise UserError([f"{', '.join(asked)} is not supported: launch with one process or with --multi_gpu (DDP)"])
     precision = None if not recipe.amp else {"bfloat16": "bf16", "float16": "fp16"}[recipe.amp_dtype]
-    try:
-        accelerator = Accelerator(
-            cpu=not _has_accelerator(),
-            mixed_precision=precision,
-            log_with=list(trackers) or None,
-            project_dir=None if log_dir is None else str(log_dir),
-            step_scheduler_with_optimizer=False,
-            # The recipe says how a batch is accumulated; a number in the environment would divide gradients once more.
-            gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
-        )
-    except (ValueError, ImportError) as error:
-        raise UserError([f"Accelerate refuses: {' '.join(str(error).split())}"]) from error
-    problems = []
-    world_size = int(os.environ.get("WORLD_SIZE", 1))
-    if world_size != accelerator.num_processes:
-        problems.append(
-            f"{world_size} processes were started that do not know of each other (Accelerate sees "
-            f"{accelerator.num_processes}): launch with recipes/accelerate/cpu_2.yaml or --multi_gpu --num_processes N"
-        )
-    if accelerator.distributed_type not in _PLAIN:
-        name = str(accelerator.distributed_type).rsplit(".", 1)[-1]
-        problems.append(f"{name} is not supported: launch with one process or with --multi_gpu (DDP)")
-    if accelerator.mixed_precision == "fp16" and accelerator.device.type == "cpu":
-        problems.append("float16 needs a GPU: on the CPU choose --amp-dtype bfloat16")
+    accelerator = accelerators.make_accelerator(
+        precision=precision, trackers=trackers, log_dir=log_dir, threads=threads
+    )
     parts = accelerator.num_processes * recipe.grad_accum_steps
     if recipe.batch_size % parts:
         near = sorted({max(1, recipe.batch_size // parts) * parts, (recipe.batch_size // parts + 1) * parts})
-        problems.append(
+        raise UserError(
             f"batch_size {recipe.batch_size} cannot be divided by {accelerator.num_processes} processes x "
             f"{recipe.grad_accum_steps} accumulation steps: give --batch-size {' or '.join(map(str, near))}, or start "
             f"another number of processes"
         )
-    if problems:
-        raise UserError(problems)
-    if accelerator.device.type == "cpu":
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-        # accelerate launch sets OMP_NUM_THREADS to 1 where nobody chose; cores that idle help nobody.
-        torch.set_num_threads(threads or share_of_cores(local))
     return accelerator
 
 
@@ -150,7 +112,7 @@ def model_problems(recipe: Recipe) -> list[str]:
         hint = nearest(recipe.opt, map(str, list_optimizers())) or "; see timm.optim.list_optimizers()"
         problems.append(f"opt: timm has no optimiser {recipe.opt!r}{hint}")
     try:
-        Augmentation(recipe, crop=True)
+        Augmentation(AugmentSpec.of(recipe), ImageSpec.of(recipe), crop=True)
     except (AssertionError, KeyError, TypeError, ValueError) as error:
         problems.append(f"aa: timm cannot make {recipe.aa!r} of it: {error}")
     if not timm.is_model(recipe.model):
@@ -174,10 +136,3 @@ def describe_batch(recipe: Recipe, num_processes: int) -> str:
     if recipe.grad_accum_steps > 1:
         parts.append(f"{recipe.grad_accum_steps} accumulation steps")
     return f"batch {recipe.batch_size} = {' x '.join(parts)} x {share} images"
-
-
-def _has_accelerator() -> bool:
-    if os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"):
-        return False
-    xpu = getattr(torch, "xpu", None)
-    return torch.cuda.is_available() or torch.backends.mps.is_available() or bool(xpu and xpu.is_available())
