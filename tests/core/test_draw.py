@@ -11,12 +11,12 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from timm_patchup.core.draw import Stream, bernoulli, beta, integer, uniform
 from torch import Tensor, nn
 
 from tests.conftest import within
 from timm_patchup import PatchUp
 from timm_patchup.core import draw as sampling
-from timm_patchup.core.draw import Stream, bernoulli, beta, integer, uniform
 
 CPU = torch.device("cpu")
 
