@@ -1,13 +1,15 @@
 """What mixing costs: the operation, a training step, memory and import, as ratios taken in one interleaved run.
 
     python scripts/benchmark.py [--part op step methods loop memory import] [--rounds 15] [--json FILE]
+    python scripts/benchmark.py --against path/to/another/checkout     # this edition's step over the other's
 
-Every case of a table runs once in each round, in turn, so that what else the machine does falls on all alike; the
-figures are medians over the rounds, divided by the reference case of the table. Absolute times are not kept.
+Every case of a table runs once per round, in random order, so that whatever else the machine does falls on all alike;
+the figures are medians over the rounds, divided by the reference case of the table. Absolute times are not kept.
 """
 
 import argparse
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -24,9 +26,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from timm_patchup import Mixer, create_mixer, list_methods
-from timm_patchup.core.draw import bernoulli, beta
 from timm_patchup.core.functional import grow_blocks, kept_fraction, mix_features, seed_rate
-from timm_patchup.methods import method_parameters
+from timm_patchup.core.method import make_method, method_settings
+from timm_patchup.core.sampling import bernoulli, beta
 
 GAMMA, BLOCK, ALPHA = 0.5, 7, 2.0
 SITES = ("input", "stem", "stage1", "stage2")
@@ -116,8 +118,7 @@ def op_rows(rounds: int) -> Iterable[Row]:
 def step_seconds(mix: Mixer, model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> float:
     """Return how long one training step takes, drawing and mixing included."""
     start = time.perf_counter()
-    mixed, target = mix(x, y)
-    mix.loss(model(mixed), target).backward()
+    mix.run(model, x, y)[0].backward()
     optimizer.step()
     optimizer.zero_grad()
     return time.perf_counter() - start
@@ -143,7 +144,7 @@ def step_rows(rounds: int) -> Iterable[Row]:
                 chosen = {} if method == "none" else {"prob": 1.0}
                 mix = create_mixer(method, model, num_classes=classes, seed=number, **chosen)
                 if method != "none":
-                    mix._maps_for(x)  # the probe of a new input size is paid once in a run, not in a step
+                    mix.check_images(x)  # the probe of a new input size is paid once per run, not per step
                     mix.sites = [place for place in mix.sites if place.name == site]
                 seconds[method] = step_seconds(mix, model, optimizer, x, y)
                 mix.detach()
@@ -152,7 +153,7 @@ def step_rows(rounds: int) -> Iterable[Row]:
                     ratios[method, site].append(seconds[method] / seconds["none"])
         for method in ("hard_patchup", "soft_patchup"):
             over = {site: 100 * (statistics.median(ratios[method, site]) - 1) for site in SITES}
-            prob = method_parameters(method)["prob"].default
+            prob = make_method(method).prob
             mean = {"over draws": prob * statistics.mean(over.values())}
             yield {"model": name, "method": method} | {
                 place: f"{value:+.1f}%" for place, value in (over | mean).items()
@@ -173,9 +174,9 @@ def method_rows(rounds: int, model_name: str, batch_size: int) -> Iterable[Row]:
     for number in range(rounds + 1):
         seconds, places = {}, {}
         for case, method in order.sample(list(cases.items()), len(cases)):
-            chosen = {"prob": 1.0} if "prob" in method_parameters(method) else {}
+            chosen = {"prob": 1.0} if "prob" in method_settings(method) else {}
             mix = create_mixer(method, model, seed=number, **chosen)
-            mix._maps_for(x)
+            mix.check_images(x)
             mix.sites = [mix.sites[number % len(mix.sites)]]
             seconds[case], places[case] = step_seconds(mix, model, optimizer, x, y), mix.sites[0].name
             mix.detach()
@@ -184,8 +185,7 @@ def method_rows(rounds: int, model_name: str, batch_size: int) -> Iterable[Row]:
                 ratios[method][places[method]].append(seconds[method] / seconds["plain"])
     for method, by_site in ratios.items():
         altered = statistics.mean(statistics.median(values) for values in by_site.values())
-        parameters = method_parameters(method)
-        prob = parameters["prob"].default if "prob" in parameters else 0.0
+        prob = make_method(method).prob
         average = 1.0 + prob * (altered - 1.0)
         yield {"method": method, "altered batch": f"{altered:.2f}", "prob": prob, "on average": f"{average:.2f}"}
 
@@ -277,6 +277,86 @@ def import_rows(rounds: int) -> Iterable[Row]:
     yield {"timm": 1.0, "timm_patchup": round(seconds["timm_patchup"] / seconds["timm"], 2)}
 
 
+WORKER = """
+import sys, time
+import timm, torch
+import timm_patchup
+
+threads, name, *shape = sys.argv[1:]
+torch.set_num_threads(int(threads))
+torch.manual_seed(0)
+model = timm.create_model(name, num_classes=10).train()
+x, y = torch.randn(*map(int, shape)), torch.randint(10, (int(shape[0]),))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, nesterov=True)
+for line in sys.stdin:
+    task, method, site = line.split()
+    chosen = {"prob": 1.0, "sites": [site]} if method != "none" else {}
+    mix = timm_patchup.create_mixer(method, model, seed=1, **chosen)
+    if task == "graphs":
+        torch._dynamo.reset()
+        graphs = []
+        def count(graph, inputs):
+            graphs.append(graph)
+            return graph.forward
+        run = torch.compile(model, backend=count)
+        for _ in range(4):
+            mixed, target = mix(x, y)
+            mix.loss(run(mixed), target).backward()
+        print(len(graphs), flush=True)
+        torch._dynamo.reset()
+    else:
+        mix.check_images(x)
+        start = time.perf_counter()
+        for _ in range(2):
+            mixed, target = mix(x, y)
+            mix.loss(model(mixed), target).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        print(time.perf_counter() - start, flush=True)
+    mix.detach()
+"""
+
+
+def edition_rows(other: Path, rounds: int) -> Iterable[Row]:
+    """A training step and the number of compiled graphs of this checkout against another one, in turn.
+
+    Each edition has a process of its own, which makes steps when it is asked to; only one of them works at a time.
+    """
+    own = Path(__file__).resolve().parents[1]
+    cases = [(method, site) for method in ("none", "hard_patchup", "soft_patchup") for site in SITES]
+    for name, shape in (("preactresnet18", (64, 3, 32, 32)), ("resnet18", (8, 3, 160, 160))):
+        words = [sys.executable, "-c", WORKER, str(torch.get_num_threads()), name, *map(str, shape)]
+        workers = {
+            folder: subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(folder)},
+            )
+            for folder in (own, other.resolve())
+        }
+
+        def ask(folder: Path, task: str, workers: dict = workers) -> float:
+            workers[folder].stdin.write(f"{task}\n")
+            workers[folder].stdin.flush()
+            return float(workers[folder].stdout.readline())
+
+        ratios: dict[str, list[float]] = defaultdict(list)
+        order = random.Random(0)
+        for number in range(rounds + 1):
+            for method, site in cases:
+                seconds = {f: ask(f, f"step {method} {site}") for f in order.sample(list(workers), 2)}
+                if number:
+                    ratios[method].append(seconds[own] / seconds[other.resolve()])
+        graphs = {f: [int(ask(f, f"graphs {method} {site}")) for method, site in cases] for f in workers}
+        for worker in workers.values():
+            worker.stdin.close()
+            worker.wait()
+        row: Row = {"model": name} | {method: f"{statistics.median(values):.3f}" for method, values in ratios.items()}
+        yield row | {"graphs, both": " = ".join(str(sum(counts)) for counts in graphs.values())}
+
+
 PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], Iterable[Row]]]] = {
     "op": ("The operation, forward and backward, in units of one copy", lambda given: op_rows(given.rounds)),
     "step": ("A training step: time over a step without mixing", lambda given: step_rows(given.rounds)),
@@ -300,16 +380,20 @@ def show(title: str, rows: list[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS), help="tables to make")
-    parser.add_argument("--rounds", type=int, default=20, help="interleaved rounds for each table")
+    parser.add_argument("--rounds", type=int, default=20, help="interleaved rounds per table")
     parser.add_argument("--model", default="preactresnet18", help="model of the part methods, for images of 32 x 32")
     parser.add_argument("--batch-size", type=int, default=100, help="batch of the part methods")
     parser.add_argument("--threads", type=int, help="threads of torch; default: torch's own")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
+    parser.add_argument("--against", type=Path, metavar="DIR", help="only compare with another checkout")
     arguments = parser.parse_args()
     if arguments.rounds < 4:
         parser.error(f"--rounds must be at least 4, one for each site, got {arguments.rounds}")
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
+    if arguments.against:
+        show("A training step, this edition over the other", list(edition_rows(arguments.against, arguments.rounds)))
+        return
     results = {}
     for part in arguments.part:
         title, rows_of = PARTS[part]

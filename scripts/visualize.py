@@ -1,6 +1,6 @@
-"""Draw what PatchUp does to two samples at each site: their features, the mask, the hard and the soft result.
+"""Plot what PatchUp does to two samples at each site: their features, the mask, the hard and the soft result.
 
-    python scripts/visualize.py                                           # two samples of the embedded data set
+    python scripts/visualize.py                                           # two samples of the embedded dataset
     python scripts/visualize.py --images cat.jpg dog.jpg --model resnet50 --pretrained --image-size 224
 
 Every panel is what the model's own hooks gave: unaltered features under ``mix.paused()``, then one draw replayed as a
@@ -30,8 +30,10 @@ from torchvision.transforms import v2
 
 from timm_patchup import PatchUp
 from timm_patchup.cli.command import Parser
-from timm_patchup.core.checks import check_count, check_number
-from timm_patchup.core.sites import INPUT, Site, probe, resolve_sites, site_module
+from timm_patchup.core.method import INPUT
+from timm_patchup.core.probe import probe
+from timm_patchup.core.settings import check_value
+from timm_patchup.core.sites import Site, resolve_sites, site_module
 from timm_patchup.data.embedded import CLASSES, fashion_mini_file
 from timm_patchup.errors import nearest
 
@@ -52,8 +54,8 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Row:
-    """What is shown of one site: one channel, or the mean over channels where ``channel`` is None."""
+class SiteRow:
+    """What is shown of one site: one channel, or the mean over channels if ``channel`` is None."""
 
     site: str
     channel: int | None
@@ -71,7 +73,7 @@ def open_image(source: str | BytesIO) -> Image.Image:
 
 
 def load_samples(paths: list[str] | None, seed: int) -> tuple[list[Image.Image], list[str]]:
-    """Return two images and their names: files, or a shoe and a garment of the embedded data set."""
+    """Return two images and their names: files, or a shoe and a garment of the embedded dataset."""
     if paths:
         return [open_image(path) for path in paths], [Path(path).stem[:18] for path in paths]
     rows = pq.read_table(fashion_mini_file("train")).to_pylist()
@@ -113,9 +115,9 @@ def load_batch(model: nn.Module, images: list[Image.Image], image_size: int | No
 
 @contextmanager
 def recorded(model: nn.Module, site: Site, seed: int) -> Iterator[Callable[[Tensor], Tensor]]:
-    """Give a function that runs the model and returns what it passes on at the site.
+    """Yield a function that runs the model and returns what it passes on at the site.
 
-    Entered after the mixer was made, so that its hook comes last and sees the mixed features.
+    Enter after the mixer was made, so that this hook comes last and sees the mixed features.
     """
     seen: list[Tensor] = []
     if site.name == INPUT:
@@ -124,7 +126,7 @@ def recorded(model: nn.Module, site: Site, seed: int) -> Iterator[Callable[[Tens
         handle = site_module(model, site).register_forward_hook(lambda module, args, output: seen.append(output))
 
     def run(x: Tensor) -> Tensor:
-        torch.manual_seed(seed)  # dropout, where a model has it, must not differ between the runs
+        torch.manual_seed(seed)  # dropout, if a model has it, must not differ between the runs
         model(x)
         return seen[-1]
 
@@ -135,7 +137,7 @@ def recorded(model: nn.Module, site: Site, seed: int) -> Iterator[Callable[[Tens
 
 
 @torch.no_grad()
-def make_row(model: nn.Module, x: Tensor, site_name: str, args: argparse.Namespace) -> Row:
+def make_row(model: nn.Module, x: Tensor, site_name: str, args: argparse.Namespace) -> SiteRow:
     """Run the model with a draw at the site, then without it, then with the same mask in each mode."""
     mix = PatchUp(model, prob=1.0, sites=[site_name], gamma=args.gamma, block_size=args.block_size, seed=args.seed)
     site, y = mix.sites[0], torch.arange(2)
@@ -148,18 +150,18 @@ def make_row(model: nn.Module, x: Tensor, site_name: str, args: argparse.Namespa
             clean = run(x)
         for mode in ("hard", "soft") if args.mode == "both" else (args.mode,):
             lam = args.lam if mode == "soft" and site.name != INPUT else 0.0  # the input is always swapped
-            altered, target = mix(x, y, draw=replace(draw, lam=lam))
+            altered, target = mix(x, y, draw=replace(draw, change=replace(draw.change, lam=lam)))
             mixed[mode] = run(altered), lam, float(target[0, 0])
     mix.detach()
-    order = (0, 3, 1, 2) if probe(model, [site], x)[site.name].nhwc else (0, 1, 2, 3)
-    channel = None if site.name == INPUT else choose_channel(clean.permute(order), args.channel, site.name)
+    layout = probe(model, [site], x)[site.name]
+    channel = None if site.name == INPUT else choose_channel(layout.to_nchw(clean), args.channel, site.name)
 
     def view(features: Tensor) -> np.ndarray:
-        maps = features.permute(order)
+        maps = layout.to_nchw(features)
         return (maps.mean(1) if channel is None else maps[:, channel]).numpy()
 
     results = {mode: Result(view(features)[0], lam, label) for mode, (features, lam, label) in mixed.items()}
-    return Row(site.name, channel, view(clean), view(draw.changed.float())[0] > 0, float(draw.kept), results)
+    return SiteRow(site.name, channel, view(clean), view(draw.changed.float())[0] > 0, float(draw.kept), results)
 
 
 def choose_channel(features: Tensor, channel: int | Literal["auto"], site: str) -> int:
@@ -180,8 +182,8 @@ def paint(features: np.ndarray, changed: np.ndarray | bool, lam: float, limits: 
     return np.where(np.expand_dims(changed, -1), lam * own + (1.0 - lam) * partner, own)
 
 
-def draw_row(axes: np.ndarray, row: Row, *, negate: bool) -> None:
-    """Fill one row of panels. ``negate`` shows photographs as they are, where dark means much ink."""
+def plot_row(axes: np.ndarray, row: SiteRow, *, negate: bool) -> None:
+    """Fill one row of panels. ``negate`` shows photographs as they are, although a high value is plotted dark."""
     sign = -1.0 if negate and row.channel is None else 1.0
     limits = np.percentile(sign * row.features, (1.0, 99.5))
     height, width = row.changed.shape
@@ -198,7 +200,7 @@ def draw_row(axes: np.ndarray, row: Row, *, negate: bool) -> None:
         panel.set_xlabel("always a swap" if same else f"label {result.label:.2f} a + {1.0 - result.label:.2f} b")
 
 
-def draw_figure(rows: list[Row], names: list[str], lam: float, *, negate: bool) -> Figure:
+def plot_figure(rows: list[SiteRow], names: list[str], lam: float, *, negate: bool) -> Figure:
     titles = {"hard": "Hard: swap", "soft": f"Soft: mix, λ = {lam:g}"}
     columns = [f"a: {names[0]}", f"b: {names[1]}", "changed (mask)", *(titles[mode] for mode in rows[0].results)]
     layout = ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03, wspace=0.01, hspace=0.01)
@@ -212,7 +214,7 @@ def draw_figure(rows: list[Row], names: list[str], lam: float, *, negate: bool) 
     for panel, title in zip(axes[0], columns, strict=True):
         panel.set_title(title, size=10, color=INK, parse_math=False)
     for line, row in zip(axes, rows, strict=True):
-        draw_row(line, row, negate=negate)
+        plot_row(line, row, negate=negate)
     return figure
 
 
@@ -242,15 +244,14 @@ def main(argv: list[str] | None = None) -> None:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args = parse_args(parser, argv)
     try:
-        check_number("lam", args.lam, low=0.0, high=1.0)
-        if args.image_size is not None:
-            check_count("image_size", args.image_size, low=1)
+        check_value("lam", args.lam, float, low=0, high=1)
+        check_value("image_size", args.image_size, int | None, low=1)
         images, names = load_samples(args.images, args.seed)
         model = load_model(args.model, pretrained=args.pretrained, seed=args.seed)
         x = load_batch(model, images, args.image_size)
         rows = [make_row(model, x, site.name, args) for site in resolve_sites(model, args.sites)]
         args.output.parent.mkdir(parents=True, exist_ok=True)
-        figure = draw_figure(rows, names, args.lam, negate=args.images is not None)
+        figure = plot_figure(rows, names, args.lam, negate=args.images is not None)
         figure.savefig(args.output, format=args.output.suffix[1:] or "png", dpi=150)
     except (AssertionError, OSError, OverflowError, RuntimeError, TypeError, ValueError) as error:
         parser.error(str(error) or type(error).__name__)

@@ -120,12 +120,12 @@ BAD = {
     "no such folder": (["--model", "local-dir:nowhere"], "cannot load model"),
     "channel": (["--channel", "9999"], "channel is 9999"),
     "channel word": (["--channel", "some"], "--channel"),
-    "gamma": (["--gamma", "2"], "gamma must lie in [0, 1]"),
-    "lam": (["--lam", "nan"], "lam must lie in [0, 1]"),
-    "block size": (["--block-size", "0"], "block_size must be at least 1"),
-    "image size": (["--image-size", "0"], "image_size must be at least 1"),
+    "gamma": (["--gamma", "2"], "gamma must be a number in [0, 1], got 2"),
+    "lam": (["--lam", "nan"], "lam must be a number in [0, 1], got nan"),
+    "block size": (["--block-size", "0"], "block_size must be a whole number of at least 1, got 0"),
+    "image size": (["--image-size", "0"], "image_size must be a whole number of at least 1, got 0"),
     "mode": (["--mode", "hart"], "--mode"),
-    "seed": (["--seed", "-1"], "seed must be at least 0"),
+    "seed": (["--seed", "-1"], "seed must be a whole number of at least 0, got -1"),
     "output is a folder": (["--output", "folder"], "directory"),
 }
 

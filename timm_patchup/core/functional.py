@@ -36,11 +36,11 @@ def seed_rate(gamma: float, block_size: int, height: int, width: int) -> float:
 def grow_blocks(seeds: Tensor, block_size: int) -> Tensor:
     """Grow every seed to a block: a stride-1 max-pool of the seeds, done exactly with a few shifted ORs.
 
-    A block of even size reaches one feature further up and left than down and right, as in timm's DropBlock.
+    A block of even size extends one feature further up and left than down and right, as in timm's DropBlock.
 
     Args:
         seeds: bool, (..., H, W).
-        block_size: side length of the blocks, at least 1; cut to the map where the map is smaller.
+        block_size: side length of the blocks, at least 1; cut to the map if the map is smaller.
 
     Returns:
         bool, the shape of ``seeds``: True inside blocks.
@@ -56,7 +56,7 @@ def _dilate(seeds: Tensor, length: int, *, dim: int) -> Tensor:
     grown = seeds
     for reach, towards_start in ((before, True), (after, False)):
         covered = 0
-        # Doubling: a run that covers `covered` extra places covers up to twice as many (and one) in one OR.
+        # Doubling: a run that covers `covered` extra places covers up to twice as many, plus one, after one OR.
         while covered < reach:
             step = min(covered + 1, reach - covered)
             wider = grown.clone()
@@ -117,10 +117,10 @@ def mix_features(
 
     Args:
         x: (B, ...), features.
-        changed: bool, (1, ...) for one mask for the batch or (B, ...) for one a sample; broadcasts against ``x``.
+        changed: bool, (1, ...) for one mask per batch or (B, ...) for one per sample; broadcasts against ``x``.
         partner: int64, (B,), a permutation: ``partner[i]`` is the sample that sample ``i`` is mixed with.
         lam: a number or 0-d tensor in [0, 1]; None or the number 0 swaps.
-        inverse: int64, (B,), the inverse of ``partner``; computed when not given.
+        inverse: int64, (B,), the inverse of ``partner``; computed if not given.
 
     Returns:
         The shape of ``x``: ``x`` where not changed, else ``lam * x + (1 - lam) * x[partner]``.
@@ -146,7 +146,7 @@ def erase_features(x: Tensor, changed: Tensor, *, scale: Tensor) -> Tensor:
 
     Args:
         x: (B, ...), features.
-        changed: bool, (1, ...) for one mask for the batch or (B, ...) for one a sample; broadcasts against ``x``.
+        changed: bool, (1, ...) for one mask per batch or (B, ...) for one per sample; broadcasts against ``x``.
         scale: float, 0-d: 1 only erases, 1 / p_u keeps the expected sum of the features.
 
     Returns:
@@ -167,7 +167,7 @@ class _MixFeatures(torch.autograd.Function):
         if changed.shape[0] == 1:
             grad_x = mix_features(grad, changed, inverse, lam=lam, inverse=partner)
         else:
-            # A mask for each sample travels with the sample: what was taken from j goes back to j under i's mask.
+            # A mask per sample travels with the sample: what was taken from j goes back to j under i's mask.
             given_away = grad * _partner_weight(changed, lam, grad.dtype)
             grad_x = grad - given_away + given_away[inverse]
         return grad_x, None, None, None, None
@@ -179,9 +179,9 @@ def _blend(x: Tensor, changed: Tensor, partner: Tensor, lam: Tensor | None) -> T
         if lam is not None:
             other = torch.lerp(other, own, lam.to(x.dtype))
         return torch.where(changed, other, own)
-    # On the CPU pages fresh from the system and the unvectorised `where` cost more than the arithmetic: one lerp into
-    # the buffer of the gather avoids both. At the weights 0 and 1 it returns its ends exactly, as long as their
-    # difference is finite.
+    # On the CPU fresh memory pages and the unvectorised `where` cost more than the arithmetic: one lerp into the
+    # buffer of the gather avoids both. At the weights 0 and 1 it returns its ends exactly, as long as their difference
+    # is finite.
     mixed = x[partner]
     return torch.lerp(x, mixed, _partner_weight(changed, lam, x.dtype), out=mixed)
 
@@ -192,7 +192,7 @@ def _partner_weight(changed: Tensor, lam: Tensor | None, dtype: torch.dtype) -> 
 
 
 def _like_memory(changed: Tensor, x: Tensor) -> Tensor:
-    """Lay the mask out like ``x``: otherwise the output loses channels_last, and reads jump."""
+    """Give the mask the memory format of ``x``: otherwise the output loses channels_last, and reads are scattered."""
     if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
         return changed.contiguous(memory_format=torch.channels_last)
     return changed
@@ -243,15 +243,15 @@ def patchup_loss(
 ) -> Tensor:
     """Return the learning objective (eq. 6) in its general form, for any criterion on soft targets.
 
-    L1 = p_u * l(out, y) + (1 - p_u) * l(out, Y), L2 = l(out, W), and the paper's L = L1 + L2. Where l is affine in its
-    target L1 equals L2, so a caller who knows that can take ``2 * l(out, W)`` instead.
+    L1 = p_u * l(out, y) + (1 - p_u) * l(out, Y), L2 = l(out, W), and the paper's L = L1 + L2. If l is affine in its
+    target, L1 equals L2, and a caller who knows that can take ``2 * l(out, W)`` instead.
 
     Args:
         output: logits, (B, K).
         target: y, the sample's own target, (B, K).
         changed_target: Y, (B, K).
         mixed_target: W, (B, K).
-        kept: p_u, 0-d. With one p_u a sample, (B,), the criterion must return one loss a sample.
+        kept: p_u, 0-d. With one p_u per sample, (B,), the criterion must return one loss per sample.
         criterion: l.
         objective: ``"paper"`` for L1 + L2, ``"l1"`` or ``"l2"`` for one of them.
     """

@@ -35,8 +35,8 @@ class Place:
         generator: the batch's own, on the CPU.
         device: where the features are.
         images: at the input the batch itself, (B, C, H, W); elsewhere None.
-        saliency: at the input, a function that runs the model and returns the saliency of the images, float32
-            (B, H, W); elsewhere None.
+        saliency: at the input, for a method that needs it, a function that runs the model and returns the saliency of
+            the images, float32 (B, H, W); otherwise None.
     """
 
     site: str
@@ -329,7 +329,7 @@ def read_method(name: str, values: Mapping[str, Any], *, prefix: str = "") -> Me
     Args:
         name: one of ``list_methods()``.
         values: settings by name.
-        prefix: what their names have in front where the user wrote them.
+        prefix: what the user writes in front of their names.
 
     Raises:
         UserError: everything that is wrong, in the user's words.

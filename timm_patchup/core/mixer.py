@@ -259,7 +259,7 @@ class Mixer:
             generator=generator,
             device=x.device,
             images=x.detach() if site == INPUT else None,
-            saliency=partial(self._saliency, x, own) if site == INPUT else None,
+            saliency=partial(self._saliency, x, own) if self.method.needs_saliency and site == INPUT else None,
         )
         change: Change = self.method.change(place)
         if not change.mixes:

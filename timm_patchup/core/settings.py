@@ -63,6 +63,22 @@ class Setting:
     def takes_one(self) -> bool:
         return any(get_origin(kind) not in (list, tuple) for kind in self.types)
 
+    @property
+    def allowed(self) -> str:
+        """What is allowed, in a few words for tables, such as ``"a number in [0, 1]"`` or ``"hard, soft"``."""
+        words = [self._words(kind) for kind in self.types if not (self.takes_one and get_origin(kind) in (list, tuple))]
+        several = [" or a list of them"] if self.takes_one and self.takes_several else []
+        return "".join([*words, *several, *([" or none"] if self.optional else [])])
+
+    def _words(self, kind: Any) -> str:
+        if get_origin(kind) is Literal:
+            return ", ".join(get_args(kind))
+        if get_origin(kind) in (list, tuple):
+            item = get_args(kind)[0]
+            return "a list of names" if item is str else f"a list, each {self._range(item)}"
+        named = {bool: "true or false", str: "a name", dict: "a mapping"}
+        return named.get(get_origin(kind) or kind) or self._range(kind)
+
     def check(self, value: Any, *, called: str | None = None) -> Any:
         """Return the value in the setting's own type.
 

@@ -1,7 +1,7 @@
 """Pre-activation ResNets for small images: PreActResNet-18/34 (He et al., 2016) and WRN-28-10 (Zagoruyko, 2016).
 
-One class holds them all: they differ in depth and width only. ``timm.create_model("wrn28_10", num_classes=100)`` works
-once the package is imported. Where shapes change, the shortcut starts behind the shared BatchNorm and ReLU, as in both
+One class for all of them: they differ in depth and width only. ``timm.create_model("wrn28_10", num_classes=100)`` works
+once the package is imported. If shapes change, the shortcut starts after the shared BatchNorm and ReLU, as in both
 papers.
 """
 
@@ -19,7 +19,7 @@ CIFAR_STD = (0.2470, 0.2435, 0.2616)
 
 
 class PreActBlock(nn.Module):
-    """Two 3 x 3 convolutions, each behind BatchNorm and ReLU, around a shortcut: (B, C, H, W) -> (B, C', H', W')."""
+    """Two 3 x 3 convolutions, each after BatchNorm and ReLU, with a shortcut: (B, C, H, W) -> (B, C', H', W')."""
 
     def __init__(self, in_channels: int, channels: int, *, stride: int = 1) -> None:
         super().__init__()
@@ -43,12 +43,12 @@ class PreActResNet(nn.Module):
     """A pre-activation ResNet with a 3 x 3 stem and no pooling before the stages.
 
     Args:
-        depths: number of blocks of each stage.
-        channels: channels of each stage; each but the first halves the map.
-        stem_channels: channels behind the first convolution.
+        depths: number of blocks per stage.
+        channels: channels per stage; each but the first halves the map.
+        stem_channels: channels after the first convolution.
         stem_stride: stride of the first convolution: 1 at 32 pixels, 2 at 64 (Tiny-ImageNet).
-        final_norm: BatchNorm and ReLU behind the last stage, which a pre-activation net needs (He et al.); the
-            paper's PreActResNets were trained without.
+        final_norm: BatchNorm and ReLU after the last stage, which a pre-activation net needs (He et al.); the paper's
+            PreActResNets were trained without.
         num_classes: size of the classifier; 0 for none.
         in_chans: channels of the images.
         global_pool: timm's name of the pooling.
@@ -178,6 +178,6 @@ def wrn16_2(pretrained: bool = False, **kwargs: Any) -> PreActResNet:
 
 @register_model
 def preactresnet8(pretrained: bool = False, **kwargs: Any) -> PreActResNet:
-    """One block a stage of 16, 32 and 64 channels, 77 thousand parameters: for scarce data and patient CPUs."""
+    """One block per stage of 16, 32 and 64 channels, 77 thousand parameters: for scarce data and CPUs."""
     small = {"depths": (1, 1, 1), "channels": (16, 32, 64), "stem_channels": 16}
     return _create("preactresnet8", pretrained, **{**small, **kwargs})

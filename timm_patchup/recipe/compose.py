@@ -1,8 +1,8 @@
 """From a name or a file to a recipe.
 
-``BENCHMARK_METHOD`` is a file of ``recipes/benchmarks`` and one of ``recipes/methods``. A file names what it builds on
-under ``include`` (parts, or whole recipes) and overrides it with its own keys; a method file may say under ``when``
-what differs on a part or a benchmark.
+``BENCHMARK_METHOD`` is a file of ``recipes/benchmarks`` and one of ``recipes/methods``. A file lists what it builds on
+under ``include`` (parts, or whole recipes) and overrides it with its own keys; a method file has under ``when`` what
+differs on a part or a benchmark.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ DEFAULT = "fashion_mini_hard_patchup"
 
 @dataclass
 class Keys:
-    """Flat keys on the way to a recipe, and the names of the files that gave them."""
+    """Flat keys on the way to a recipe, and the names of the files they came from."""
 
     values: dict[str, Any] = field(default_factory=dict)
     parts: set[str] = field(default_factory=set)
@@ -55,8 +55,8 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
 
     Args:
         source: a name of ``list_recipes()``, or the path of a file, such as the recipe.yaml of a run.
-        overrides: flat keys that replace those of the recipe. Another ``mix`` brings its own settings, another
-            ``model`` leaves the ``model_kwargs`` of the recipe's behind.
+        overrides: flat keys that replace those of the recipe. Another ``mix`` comes with its own settings, another
+            ``model`` drops the ``model_kwargs`` of the recipe's.
 
     Raises:
         UserError: everything that is wrong, together.
@@ -77,12 +77,12 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
         keys.values = {name: value for name, value in keys.values.items() if not name.startswith(MIX_PREFIX)}
         if mix in list_recipe_methods():
             _apply_method(keys, mix)
-            overrides["mix"] = keys.values["mix"]  # a recipe may stand for another method: augmix is none and timm's aa
+            overrides["mix"] = keys.values["mix"]  # a recipe may be another method: augmix is none with timm's aa
     return Recipe.from_dict(keys.values | overrides)
 
 
 def read_resolved(path: Path) -> Recipe:
-    """Return the recipe in a file that has all keys itself, as runs write it; it can name no other file.
+    """Return the recipe in a file that has all keys itself, as runs write it; it cannot include another file.
 
     Raises:
         UserError: everything that is wrong with it.
@@ -99,14 +99,14 @@ def _problems_of(overrides: Mapping[str, Any]) -> list[str]:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Split BENCHMARK_METHOD; raise UserError with the nearest names where there is no such recipe."""
+    """Split BENCHMARK_METHOD; raise UserError with the nearest names if there is no such recipe."""
     for benchmark in list_benchmarks():
         for method in list_recipe_methods():
             if name == f"{benchmark}_{method}":
                 return benchmark, method
     if name in list_benchmarks():
         candidates = ", ".join(f"{name}_{method}" for method in list_recipe_methods())
-        raise UserError([f"{name!r} is a benchmark, a recipe also names the method: {candidates}"])
+        raise UserError([f"{name!r} is a benchmark; a recipe also names the method: {candidates}"])
     hint = nearest(name, list_recipes())
     raise UserError([f"no recipe {name!r}{hint or '; --list-recipes shows all'}"])
 
