@@ -77,7 +77,7 @@ def test_batches_mixed_and_left_alone_have_losses_of_one_scale(criterion: nn.Mod
 
 
 def test_targets_that_came_soft_are_not_smoothed_by_bce() -> None:
-    """timm's script keeps the default smoothing of its BinaryCrossEntropy beside its own mixup."""
+    """The script of timm keeps the default smoothing of its BinaryCrossEntropy beside its own mixup."""
     criterion = BinaryCrossEntropy()
     assert criterion.smoothing == 0.1
     x, y = batch()
