@@ -131,14 +131,23 @@ def test_another_mix_brings_its_own_settings() -> None:
     assert changed == load_recipe("cifar100_wrn28_10_cutout")
 
 
-def test_every_method_has_a_card_with_its_knobs_and_defaults() -> None:
+def as_text(value: object) -> str:
+    """Return a value as flags and recipes spell it."""
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def test_every_method_has_a_card_with_its_settings_and_defaults() -> None:
     text = (Path(methods.__file__).parent / "README.md").read_text()
     cards = dict(re.findall(r"^### ([\w, ]+)\n(.*?)(?=^##)", text, flags=re.MULTILINE | re.DOTALL))
-    named = {name: card for title, card in cards.items() for name in title.split(", ")}
+    named = {name: (title.split(", ").index(name), card) for title, card in cards.items() for name in title.split(", ")}
     assert set(named) == set(METHODS)
-    for name in set(METHODS) - {"hard_patchup", "soft_patchup"}:
-        assert f"[`{name}`](#{name})" in text
-        for key, known in method_settings(name).items():
-            default = known.default
-            assert f"`{key}` {default if default is not None else '`None`'}" in named[name], (name, key)
-        assert name == "none" or "arXiv" in named[name] or "as above" in named[name]
+    for name, (column, card) in named.items():
+        assert f"[`{name}`](#" in text
+        rows = [line.strip("| ").split(" | ") for line in card.splitlines() if line.startswith("| `")]
+        shown = {row[0].strip("`"): row[1 + column] for row in rows if row[1 + column] != "-"}
+        defaults = {key: plain(known.default) for key, known in method_settings(name).items()}
+        assert shown == {
+            key: " ".join(map(str, value)) if isinstance(value, list) else as_text(value)
+            for key, value in defaults.items()
+        }, name
+        assert name == "none" or "arXiv" in card
