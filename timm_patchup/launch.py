@@ -20,7 +20,7 @@ from .core import plugin
 from .core.method import list_methods, read_method
 from .errors import SiteError, UserError
 from .recipe import load_recipe
-from .recipe.schema import MIX_PREFIX
+from .recipe.schema import MIX_PREFIX, without_retired
 
 # timm's flags that a mix cannot be combined with, and why.
 _CONFLICTS = {
@@ -74,12 +74,19 @@ def _parse_with_mix(parse_args: Callable[..., Any]) -> Callable[..., Any]:
         keys = add_mix_flags(
             self.add_argument_group("PatchUp", "mixing inside the network (timm_patchup)"), default=None
         )
+        _take_file(self)
         _add_recipe(self, args[0] if args else kwargs.get("args"))
         namespace = parse_args(self, *args, **kwargs)
         _configure(namespace, keys)
         return namespace
 
     return parse
+
+
+def _take_file(parser: argparse.ArgumentParser) -> None:
+    """Give our flags the values of the script's ``-c`` file, which it read before they were there."""
+    stored = without_retired(parser._defaults)
+    parser.set_defaults(**{name: stored.get(name) for name in parser._defaults})
 
 
 def _add_recipe(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> None:
@@ -113,7 +120,7 @@ def _configure(namespace: argparse.Namespace, keys: list[str]) -> None:
     given = {key: getattr(namespace, f"{MIX_PREFIX}{key}") for key in keys}
     settings = mix_values({key: value for key, value in given.items() if value is not None})
     try:
-        method = read_method(namespace.mix, settings, prefix="--mix-")
+        method = read_method(namespace.mix, settings, prefix=MIX_PREFIX)
         plugin.register(namespace.mix, seed=getattr(namespace, "seed", 0), **method.settings())
     except UserError as error:
         _fail("; ".join(error.problems))

@@ -124,13 +124,14 @@ class Recipe(Checked):
 
     def __post_init__(self) -> None:
         errors: list[UserError] = []
+        has_method = isinstance(self.mix, str)  # if not, the check reports it, and the settings belong to no method
         try:
             super().__post_init__()
         except UserError as error:
             errors.append(error)
         try:
             # Defaults are written out: a resolved recipe states everything that was used, whatever later defaults are.
-            method = read_method(self.mix, self.mix_settings, prefix=MIX_PREFIX)
+            method = read_method(self.mix, self.mix_settings if has_method else {}, prefix=MIX_PREFIX)
             object.__setattr__(self, "mix_settings", dict(sorted(method.settings().items())))
         except UserError as error:
             errors.append(error)
