@@ -7,7 +7,7 @@ the loss are the same for all.
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, get_args
 
@@ -203,6 +203,14 @@ class Mixer:
             criterion=soft,
             objective=self.objective,
         )
+
+    def run(
+        self, model: Callable[[Tensor], Tensor], x: Tensor, target: Tensor, criterion: Criterion | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Mix a batch, run the model, which may be wrapped, and return the loss and the output."""
+        mixed, mixed_target = self(x, target)
+        output = model(mixed)
+        return self.loss(output, mixed_target, criterion), output
 
     def check_images(self, x: Tensor) -> None:
         """Look at what each site gives for images of this size, so that what cannot be mixed fails here.

@@ -1,6 +1,5 @@
 """One evaluation from its call to its report: load the models, open the data, run what is missing, write."""
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +8,7 @@ from ..errors import HubError, UserError
 from ..hub.benchmarks import fetch_splits
 from ..recipe import Recipe
 from ..recipe.data_names import find_data_recipe, load_data_recipe
-from ..training.build import make_accelerator
+from ..runs.accelerator import make_accelerator
 from .bench import Bench
 from .images import TestImages, data_of, load_images
 from .report import write_report
@@ -37,7 +36,7 @@ def run(call: "Call", *, show: Callable[[str], None] = print) -> dict[str, dict[
     problems = suite_problems(call.suites, ready_files=call.options.corrupted is not None)
     if problems:
         raise UserError(problems)
-    accelerator = make_accelerator(_whatever_the_processes(), threads=call.threads)
+    accelerator = make_accelerator(threads=call.threads)
     subjects = load_subjects(call.models)
     data = find_data(call.data, subjects)
     _check_classes(subjects, data)
@@ -154,8 +153,3 @@ def _preprocessing(recipe: Recipe) -> dict[str, Any]:
     if recipe.crop_padding is None:
         cropped = {"crop_pct": recipe.crop_pct, "crop_mode": recipe.crop_mode}
     return {key: getattr(recipe, key) for key in ("input_size", "interpolation", "mean", "std")} | cropped
-
-
-def _whatever_the_processes() -> Recipe:
-    """Return a recipe whose batch any number of processes can share: nothing is trained here."""
-    return Recipe.from_dict({"batch_size": int(os.environ.get("WORLD_SIZE", 1))})
