@@ -15,8 +15,8 @@ from PIL import Image
 from ..data.source import HUB_PREFIX, FolderSource, Source
 from ..data.splits import take_stratified
 from ..errors import DataError
-from ..hub.failures import explain
 from ..recipe import Recipe
+from ..system.network import explain_hub_error as explain
 from .images import TestImages
 
 SEVERITIES = (1, 2, 3, 4, 5)

@@ -15,7 +15,7 @@ from ..errors import DataError, HubError, HubFailed, SiteError, UserError
 from ..recipe import Recipe
 from ..recipe.data_names import load_data_recipe
 from ..runs.load import find
-from .failures import explain
+from ..system.network import explain_hub_error as explain
 
 
 def fetch(name: str, out_dir: str | Path | None = None, *, test_only: bool = False) -> Path:
