@@ -127,11 +127,9 @@ print(json.dumps([told(name) for name in ("cifar10", "cifar100", "svhn", "tiny_i
     hub.add("datasets/zh-plus/tiny-imagenet", gated=True)
     layout, missing, dropped, gated = python(code, hub, tmp_path / "cache")
     assert layout == "data set uoft-cs/cifar10 has no files train-*.parquet: it is stored in another way"
-    assert missing.startswith("no data set uoft-cs/cifar100 on the Hub, or no right to see it: ")
-    assert dropped.startswith(
-        "data set ufldl-stanford/svhn is not in the cache and the Hub cannot be reached or hung up"
-    )
-    assert gated.startswith("data set zh-plus/tiny-imagenet is gated: accept its terms at https://")
+    assert missing.startswith("no dataset uoft-cs/cifar100 on the Hub, or no access to it: ")
+    assert dropped.startswith("dataset ufldl-stanford/svhn is not cached and the Hub cannot be reached")
+    assert gated.startswith("dataset zh-plus/tiny-imagenet is gated: accept its terms at https://")
 
 
 def test_a_name_of_timm_on_imagenet(hub: Hub, tmp_path: Path) -> None:

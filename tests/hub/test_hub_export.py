@@ -3,6 +3,7 @@
 import json
 import socket
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from tests.hub.hub_runs import FILES, REPORT, add_report, make_run
 from timm_patchup.errors import HubError
 from timm_patchup.hub import export, load
 from timm_patchup.recipe import load_recipe
+from timm_patchup.runs import weights
 from timm_patchup.runs.load import load_with_recipe
 from timm_patchup.system.privacy import Private, without_comments
 
@@ -74,6 +76,27 @@ def test_timms_transform_makes_the_images_of_the_run(tmp_path: Path) -> None:
     assert any(torch.allclose(candidate, wanted, atol=1e-6) for candidate in candidates)
 
 
+def test_a_run_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "run")
+    read: list[str] = []
+    open_path = Path.open
+
+    def opened(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.parent == run.path:
+            read.append(path.name)
+        return open_path(path, *arguments, **options)
+
+    def loaded(path: Path) -> Any:
+        read.append(path.name)
+        return load_file(path)
+
+    monkeypatch.setattr(Path, "open", opened)
+    monkeypatch.setattr(Path, "read_text", lambda path, **options: opened(path, **options).read())
+    monkeypatch.setattr(weights, "load_file", loaded)
+    export(run.path, tmp_path / "out")
+    assert sorted(read) == ["model.safetensors", "recipe.yaml", "results.json", "summary.csv"]
+
+
 def test_the_configuration(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", model="test_resnet", mix_gamma=0.3, results={"class_names": list("abcdefghij")})
     config = json.loads((export(run.path, tmp_path / "out") / "config.json").read_text())
@@ -106,12 +129,12 @@ def test_the_card(tmp_path: Path) -> None:
     assert results == {"top-1 accuracy, %": 59.75, "top-5 accuracy, %": 90.5}
     assert "import timm_patchup  # registers preactresnet8" in card.text
     assert "Unknown model (preactresnet8)" in card.text
-    assert "the average over training (EMA)" in card.text
+    assert "the exponential moving average (EMA)" in card.text
     assert all(f"report/{name}" in card.text for name in REPORT)
     plain = make_run(tmp_path / "plain", model="test_resnet", dataset="hfds/uoft-cs/cifar10")
     text = (export(plain.path, tmp_path / "plain_out") / "README.md").read_text()
     assert "import timm_patchup" not in text
-    assert "not of an average" in text
+    assert "without averaging" in text
     assert "- uoft-cs/cifar10" in text
 
 
@@ -138,10 +161,10 @@ def test_an_export_is_the_same_twice_and_replaces_only_itself(tmp_path: Path) ->
     assert first == {name: (out / name).read_bytes() for name in names_in(out)}
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
-    with pytest.raises(HubError, match="holds something else"):
+    with pytest.raises(HubError, match="has files that are not from an export"):
         export(run.path, tmp_path / "mine")
     assert names_in(tmp_path / "mine") == {"thesis.tex"}
-    with pytest.raises(HubError, match="holds something else"):
+    with pytest.raises(HubError, match="has files that are not from an export"):
         export(run.path, run.path)
 
 
@@ -161,7 +184,7 @@ def test_what_was_edited_or_added_since_an_export_is_not_replaced(tmp_path: Path
             (out / name).write_bytes(before)
     export(run.path, out)
     (out / ".exported.json").unlink()
-    with pytest.raises(HubError, match="holds something else"):  # such as a clone of the repository
+    with pytest.raises(HubError, match="has files that are not from an export"):  # such as a clone of the repository
         export(run.path, out)
 
 
@@ -178,19 +201,21 @@ def test_the_card_shows_the_evaluation_of_these_weights(tmp_path: Path) -> None:
     assert (out / "report" / "fgsm.png").is_file()
     assert "- [report/results.json](report/results.json)" in text
     assert text.count("\n# ") == 1, "one title"
-    weights = load_file(run.path / "model.safetensors")
-    save_file({name: value + 1 for name, value in weights.items()}, run.path / "model.safetensors")
-    with pytest.raises(HubError, match=r"report is of other weights than the run's: remove it, or python -m"):
+    trained = load_file(run.path / "model.safetensors")
+    save_file({name: value + 1 for name, value in trained.items()}, run.path / "model.safetensors")
+    with pytest.raises(
+        HubError, match=r"report is a report on other weights than those of the run: remove it, or run python -m"
+    ):
         export(run.path, tmp_path / "out")
     assert ModelCard.load(out / "README.md").text == text, "what was there is left as it was"
 
 
 def test_what_cannot_be_exported(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    with pytest.raises(HubError, match="holds no run"):
+    with pytest.raises(HubError, match="has no run"):
         export(tmp_path / "nothing", tmp_path / "out")
     (run.path / "results.json").rename(tmp_path / "results.json")
-    with pytest.raises(HubError, match="is not finished: go on with --resume"):
+    with pytest.raises(HubError, match="is not finished: resume it with --resume"):
         export(run.path, tmp_path / "out")
     (tmp_path / "results.json").rename(run.path / "results.json")
     text = (run.path / "recipe.yaml").read_text()
@@ -218,14 +243,17 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
     refused("has no model 'preactresnet9000'", architecture="preactresnet9000")
     refused("asks for checkpoint_path", model_args={"checkpoint_path": "evil.pth"})
     refused("asks for pretrained_cfg_overlay", model_args={"pretrained_cfg_overlay": {"file": "evil.pth"}})
-    refused("names no architecture", architecture=None)
-    refused("does not fit the network", num_classes=11)
-    refused("cannot make 'preactresnet8'", model_args={"wings": 2})
+    refused("has no architecture", architecture=None)
+    classes = {name: value for name, value in config["model_args"].items() if name != "num_classes"}
+    refused("states 11 classes, model.safetensors has 10", num_classes=11, model_args=classes | {"num_classes": 10})
+    refused("does not fit the network", num_classes=11, model_args=classes)
+    refused("does not fit the network", model_args=classes | {"num_classes": 11})
+    refused("cannot create 'preactresnet8'", model_args={"wings": 2})
     (out / "config.json").write_text(json.dumps(config))
     (out / "model.safetensors").rename(out / "pytorch_model.bin")
-    with pytest.raises(HubError, match="pickles never are"):
+    with pytest.raises(HubError, match="never pickles"):
         load(out)
-    with pytest.raises(HubError, match="nowhere: no such folder, and no name of the Hub, which is USER/NAME"):
+    with pytest.raises(HubError, match="nowhere: no such folder, and not a Hub name, which is USER/NAME"):
         load("nowhere")
     with pytest.raises(HubError, match="neither a run"):
         load(tmp_path)
@@ -302,5 +330,5 @@ def test_a_user_may_have_the_name_of_an_optimiser_or_of_a_class(
 
 
 def test_a_picture_that_is_cut_off_is_refused() -> None:
-    with pytest.raises(ValueError, match="cut off"):
+    with pytest.raises(ValueError, match="truncated"):
         without_comments(b"\x89PNG\r\n\x1a\n\0\0\0")

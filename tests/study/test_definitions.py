@@ -6,14 +6,15 @@ import pytest
 
 from tests.study.studying import COUNTS, study_here
 from timm_patchup.cli.recipe_flags import given_keys
+from timm_patchup.cli.study_commands import commands, parse_training_flags
 from timm_patchup.cli.train import make_parser
 from timm_patchup.errors import UserError
 from timm_patchup.methods import list_methods
 from timm_patchup.recipe import load_recipe
 from timm_patchup.study import Condition, list_studies, load_study
 from timm_patchup.study.collect import collect
-from timm_patchup.study.commands import Options, commands, run_keys, run_recipe
 from timm_patchup.study.definition import make_study
+from timm_patchup.study.options import StudyOptions, run_keys, run_recipe
 from timm_patchup.study.paper import PaperNumber, paper_number
 
 
@@ -24,14 +25,15 @@ def test_all_studies_are_counted() -> None:
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_every_run_is_a_recipe_and_its_command_says_so(name: str, tmp_path: Path) -> None:
-    study, options = load_study(name), Options(tmp_path / name, limit=200, extra=("--epochs", "2"))
+    study, extra = load_study(name), ("--epochs", "2")
+    options = StudyOptions(tmp_path / name, limit=200, overrides=parse_training_flags(extra))
     runs = study.runs(2)
     assert len({run.name for run in runs}) == len(runs)
     parser = make_parser()
     for run in runs[:: max(1, len(runs) // 6)]:
         recipe = run_recipe(run, options)
         assert (recipe.seed, recipe.limit, recipe.epochs) == (run.seed, 200, 2)
-        first, *more = commands(study, run, options)
+        first, *more = commands(study, run, options, extra)
         assert first[:2] == ["python", "-m"]
         given = parser.parse_args(first[3:])
         assert given.resume is True
@@ -53,7 +55,7 @@ def test_seeds_are_outermost() -> None:
 )
 def test_rows_of_a_table_have_the_papers_numbers(name: str) -> None:
     study = load_study(name)
-    rows = collect(study, 1, Options(Path("nowhere")))
+    rows = collect(study, 1, StudyOptions(Path("nowhere")))
     compared = [row for row in rows if row.paper is not None]
     # Counted from the tables: every number of a table of errors is beside one of our rows.
     expected = {
@@ -94,13 +96,13 @@ def test_definitions_that_are_wrong() -> None:
         make_study("s", {"title": "t", "groups": [group], "seed": 1})
     with pytest.raises(UserError, match="unknown metric 'eror'"):
         make_study("s", {"title": "t", "groups": [group], "metrics": ["eror"]})
-    with pytest.raises(UserError, match="comes twice"):
+    with pytest.raises(UserError, match="is defined twice"):
         make_study("s", {"title": "t", "groups": [group, group]})
     with pytest.raises(UserError, match="a title and groups"):
         make_study("s", {"title": "t"})
     with pytest.raises(UserError, match="did you mean fashion_mini"):
         load_study("fashion_min")
-    with pytest.raises(UserError, match="a group has no methods"):
+    with pytest.raises(UserError, match="a group needs methods"):
         make_study("s", {"title": "t", "groups": [{"benchmarks": ["fashion_mini"]}]})
     for wrong in ({"suite": "affine", "metric": "affine_error"}, {"suite": "affine", "values": ["scale 0.6"]}):
         with pytest.raises(UserError, match="a suite, a metric and a list of values"):

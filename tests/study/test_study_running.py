@@ -16,7 +16,7 @@ import pytest
 from tests.study.studying import finish, study_here
 from timm_patchup.runs.folder import RunFolder
 from timm_patchup.study import load_study
-from timm_patchup.study.commands import Options
+from timm_patchup.study.options import StudyOptions
 from timm_patchup.study.runner import Job, Runner, last_line
 
 
@@ -68,7 +68,7 @@ def test_a_run_that_another_process_trains_waits(tmp_path: Path, capsys: pytest.
     outcome = Runner(1, [], ended).run([replace(jobs[0], busy=folder.in_use), jobs[1]])
     thread.join()
     assert (order, outcome.failed) == (["second", "first"], [])
-    assert capsys.readouterr().out.count("first waits: another process is training it") == 1
+    assert capsys.readouterr().out.count("first: waiting, another process is training it") == 1
     assert not folder.in_use()
 
 
@@ -125,7 +125,7 @@ def test_a_study_stopped_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixtu
     thread = signal_when(lambda: (run / "summary.csv").is_file())
     assert study_here(*words, *training) == 130
     thread.join()
-    assert "stopped with 0 of 4 runs done; go on with the same command" in capsys.readouterr().out
+    assert "stopped with 0 of 4 runs done; run the same command again to resume" in capsys.readouterr().out
     assert "**Partial: 0 of 4 runs are done.**" in (folder / "results.md").read_text()
     assert [path.name for path in (folder / "runs").iterdir()] == [run.name]
     log = folder / "logs" / f"{run.name}.log"
@@ -148,7 +148,7 @@ def test_a_study_stopped_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixtu
 
     capsys.readouterr()
     assert study_here(*words) == 0
-    assert "4 runs, 4 done already" in capsys.readouterr().out
+    assert "4 runs, 4 already done" in capsys.readouterr().out
     assert {path.parent: path.stat().st_mtime_ns for path in folder.glob("runs/*/results.json")} == results
     assert study_here("--study", tmp_path / "small.yaml", "--output", tmp_path / "out") == 2, "other flags, other runs"
 
@@ -157,10 +157,10 @@ def test_a_failing_run_is_named_and_the_others_stand(tmp_path: Path, capsys: pyt
     (tmp_path / "failing.yaml").write_text(FAILING)
     study = load_study(str(tmp_path / "failing.yaml"))
     _, good = study.runs()
-    finish(tmp_path / "failing", good, Options(tmp_path), error=12.0)
+    finish(tmp_path / "failing", good, StudyOptions(tmp_path), error=12.0)
     assert study_here("--study", tmp_path / "failing.yaml", "--output", tmp_path) == 1
     out, err = capsys.readouterr()
-    assert "failed, code 2: fashion_mini_hard_patchup-bad-seed0: train.py: mix hard_patchup: gamma" in out
+    assert "failed with code 2: fashion_mini_hard_patchup-bad-seed0: train.py: mix hard_patchup: gamma" in out
     assert "1 of 2 runs failed: fashion_mini_hard_patchup-bad-seed0" in err
     text = (tmp_path / "failing" / "results.md").read_text()
     assert "- fashion_mini_hard_patchup-bad-seed0: see logs/fashion_mini_hard_patchup-bad-seed0.log" in text
@@ -177,14 +177,27 @@ def test_a_run_ended_before_it_began_is_begun_again(tmp_path: Path) -> None:
     assert folder.state() == "foreign"
 
 
-def test_time_is_measured(tmp_path: Path) -> None:
-    from timm_patchup.study import timing
+def test_time_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from timm_patchup.cli import timing
 
     small = ["--output", str(tmp_path), "--experiment", "t", "--batch-size", "4", "--threads", "1", "--resume"]
-    timing.main(["--recipe", "fashion_mini_none", *small])
+    with pytest.raises(SystemExit) as caught:
+        timing.main(["--recipe", "fashion_mini_none", *small])
+    assert caught.value.code == 0
     results = RunFolder(tmp_path / "t").results()
     assert 0.1 < results["time_ratio"] < 5
     assert RunFolder(tmp_path / "t").state() == "finished"
+    line = f"one update with fashion_mini_none takes {results['time_ratio']:.2f}x as long as with hard_patchup\n"
+    assert capsys.readouterr().out.endswith(line)
+    for words, problem in (
+        (["--experiment", "u"], "timing.py: --recipe and --experiment are missing"),
+        (["--recipe", "fashion_mini_none", *small, "--experiment", "u", "--torchcompile", "eager"], "in eager mode"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            timing.main(words)
+        assert caught.value.code == 2
+        assert problem in capsys.readouterr().err
+    assert not (tmp_path / "u").exists()
 
 
 EVALUATED = """

@@ -18,7 +18,7 @@ from accelerate.state import AcceleratorState, GradientState
 from tests.support.paths import ROOT
 from timm_patchup.cli.train import main
 
-# Small enough for a test: 100 images, 5 updates an epoch, two epochs.
+# Small enough for a test: 100 images, 5 updates per epoch, two epochs.
 TINY = ["--limit", "100", "--batch-size", "20", "--epochs", "2", "--threads", "1"]
 TWO_PROCESSES = ["--config_file", str(ROOT / "recipes" / "accelerate" / "cpu_2.yaml")]
 RESULT_FILES = ("model.safetensors", "summary.csv", "results.json", "recipe.yaml")
@@ -26,7 +26,7 @@ RESULT_FILES = ("model.safetensors", "summary.csv", "results.json", "recipe.yaml
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended."""
+    """How a command ended."""
 
     code: int
     out: str
@@ -37,7 +37,7 @@ Train = Callable[..., Ended]
 
 
 def train_here(*flags: object) -> Ended:
-    """Run the command in this process, with the state that Accelerate keeps between runs forgotten."""
+    """Run the command in this process, after resetting the state that Accelerate keeps between runs."""
     AcceleratorState._reset_state(True)
     GradientState._reset_state()
     out, err = io.StringIO(), io.StringIO()
@@ -67,7 +67,7 @@ def launch(*flags: object, processes: int = 1, launcher: bool = False) -> Ended:
 
 
 def kill_tree(process: subprocess.Popen) -> None:
-    """Kill a command and all its children at once: workers of a launcher have sessions of their own."""
+    """Kill a command and all its children: workers of a launcher have their own sessions."""
     root = psutil.Process(process.pid)
     tree = [root, *root.children(recursive=True)]
     for member in tree:

@@ -19,7 +19,7 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     one = launch(*flags, "--experiment", "one", launcher=True)
     two = launch(*flags, "--experiment", "two", processes=2)
     assert (one.code, two.code) == (0, 0), two.err
-    assert "batch 20 = 2 processes x 10 images, 5 updates an epoch" in two.out
+    assert "batch 20 = 2 processes x 10 images, 5 updates per epoch" in two.out
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     for key in first:
         torch.testing.assert_close(second[key], first[key], rtol=1e-3, atol=1e-5)
@@ -36,7 +36,7 @@ def test_an_odd_batch_cannot_be_shared_by_two(tmp_path: Path) -> None:
     ended = launch(*TINY, "--batch-size", 25, "--output", tmp_path, processes=2)
     assert ended.code != 0
     assert (
-        "batch_size 25 cannot be divided by 2 processes x 1 accumulation steps: give --batch-size 24 or 26" in ended.err
+        "batch_size 25 is not divisible by 2 processes x 1 accumulation steps: use --batch-size 24 or 26" in ended.err
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -45,9 +45,9 @@ def test_processes_that_do_not_know_of_each_other_are_refused(tmp_path: Path) ->
     """A script that does not take the CPU itself gets two lone processes from this launch: seen, and refused."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from timm_patchup.training import build\n"
+        "from timm_patchup.runs import accelerator\n"
         "from timm_patchup.cli.train import main\n"
-        "build._has_accelerator = lambda: True\n"
+        "accelerator._has_accelerator = lambda: True\n"
         f"main({[*TINY, '--output', str(tmp_path / 'out')]!r})\n"
     )
     words = [sys.executable, "-m", "accelerate.commands.launch", *TWO_PROCESSES, str(script)]

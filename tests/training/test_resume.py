@@ -141,4 +141,4 @@ def test_another_number_of_processes_goes_on_and_says_so(tmp_path: Path, stopped
     paths = Checkpoints(tmp_path / "a" / "checkpoints", keep=9).paths()
     ended = launch("--resume", paths[0], "--threads", 1, processes=2)
     assert ended.code == 0, ended.err
-    assert "the checkpoint is of 1 processes, now there are 2" in ended.out
+    assert "the checkpoint was written by 1 process(es), now there are 2" in ended.out

@@ -30,7 +30,7 @@ def test_what_a_run_leaves_behind(train: Train, tmp_path: Path) -> None:
         "results.json",
         "summary.csv",
     ]
-    assert "batch 20 = 1 process x 20 images, 5 updates an epoch" in ended.out
+    assert "batch 20 = 1 process x 20 images, 5 updates per epoch" in ended.out
     assert "| a " in ended.out
     assert [row["epoch"] for row in rows(folder)] == ["1", "2"]
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")

@@ -48,7 +48,7 @@ def test_a_full_disk_ends_in_one_line_and_loses_nothing(train: Train, tmp_path: 
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "train.py: cannot write: File too large; what was written before stands, --resume goes on from it" in err
+    assert "train.py: cannot write: File too large; earlier checkpoints are kept: resume with --resume once" in err
     assert "Traceback" not in err
     assert not list((tmp_path / "a" / "checkpoints").glob("*partial*"))
     ended = train(*flags, "--experiment", "a", "--resume")
