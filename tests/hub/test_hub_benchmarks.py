@@ -167,7 +167,7 @@ def test_wrong_calls(run: Path, tmp_path: Path) -> None:
         (lambda: fetch("fashion_mini"), "is in the package"),
         (lambda: evaluate(run, "clena", data="fashion_mini"), "did you mean clean"),
         (lambda: evaluate(run, data="fashion_mini", limit=0), "limit must be at least 1, got 0"),
-        (lambda: evaluate("nothing"), "no such folder, and no name of the Hub"),
+        (lambda: evaluate("nothing"), "no such folder, and not a Hub name"),
         (lambda: evaluate(run, data="imagenet"), "has 10 classes"),
     ):
         with pytest.raises(ValueError, match=message):

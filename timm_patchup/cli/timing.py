@@ -20,7 +20,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _run(words: Sequence[str]) -> int:
-    given, problems = make_parser().read(words)
+    parser = make_parser()
+    parser.prog = COMMAND
+    given, problems = parser.read(words)
     if given.recipe is None or given.experiment is None:
         problems.append("--recipe and --experiment are missing: scripts/study.py --study training_time gives them")
     if problems:

@@ -146,8 +146,8 @@ def _usage(facts: Facts) -> str:
     need = (
         "Needs only timm."
         if facts.package is None
-        else f"Install (`pip install {facts.package.replace('_', '-')}`) and import `{facts.package}` first: it adds the "
-        f"network to timm. Without it, timm raises `Unknown model ({facts.config['architecture']})`."
+        else f"Install (`pip install {facts.package.replace('_', '-')}`) and import `{facts.package}` first: it adds "
+        f"the network to timm. Without it, timm raises `Unknown model ({facts.config['architecture']})`."
     )
     return "## Use\n\n" + need + "\n\n```python\n" + "\n".join(lines) + "\n```"
 

@@ -88,7 +88,8 @@ def data_set_trouble(error: BaseException, name: str) -> str | None:
 
     chain = error_chain(error)
     page = f"https://huggingface.co/datasets/{name}"
-    if any(isinstance(e, GatedRepoError) for e in chain):
+    gated = any(isinstance(e, GatedRepoError) for e in chain)
+    if gated or (isinstance(error, DatasetNotFoundError) and _is_gated(name)):
         return f"dataset {name} is gated: accept its terms at {page} and log in with `hf auth login`"
     if isinstance(error, (RepositoryNotFoundError, DatasetNotFoundError)):
         return f"no dataset {name} on the Hub, or no access to it: {page}"
@@ -96,3 +97,17 @@ def data_set_trouble(error: BaseException, name: str) -> str | None:
         way = "check the network, HF_HUB_OFFLINE and HF_ENDPOINT"
         return f"dataset {name} is not cached and the Hub cannot be reached: {way}"
     return None
+
+
+def _is_gated(name: str) -> bool:
+    """Ask the Hub whether a dataset is gated: ``datasets`` raises the same error for a missing one, without a cause."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError
+
+    try:
+        HfApi().auth_check(name, repo_type="dataset")
+    except GatedRepoError:
+        return True
+    except Exception:  # no answer to this question; the first error is shown
+        return False
+    return False
