@@ -1,4 +1,4 @@
-"""Exports: what is in the folder, that timm loads it bit for bit, and that nothing private is in it."""
+"""Exports: their files, that timm loads them bit for bit, and that they contain nothing private."""
 
 import json
 import socket
@@ -33,7 +33,7 @@ NETS = {
 
 
 def names_in(folder: Path) -> set[str]:
-    """Return the names of a folder's files, but for the export's note of what it wrote."""
+    """Return the names of all files in a folder, without the digests of the export."""
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     return names - {".exported.json"}
 
@@ -54,14 +54,14 @@ def test_logits_after_a_round_trip_are_the_same_bits(keys: dict, tmp_path: Path)
     assert logits["run"].shape == (3, recipe.num_classes)
     assert torch.equal(logits["run"], logits["export"])
     assert torch.equal(logits["run"], logits["timm"])
-    # Images are made as the run made them, whichever way the model came.
+    # The preprocessing is that of the run, however the model was loaded.
     configs = [json.loads(json.dumps(timm.data.resolve_model_data_config(model))) for model in models.values()]
     assert configs[0] == configs[1] == configs[2]
     assert configs[0]["input_size"] == recipe.input_size
     assert configs[0]["mean"] == recipe.mean
 
 
-def test_timms_transform_makes_the_images_of_the_run(tmp_path: Path) -> None:
+def test_timms_transform_gives_the_images_of_the_run(tmp_path: Path) -> None:
     from timm_patchup.data.loader import EVALUATION, load_data
     from timm_patchup.data.source import open_source
 
@@ -138,7 +138,7 @@ def test_the_card(tmp_path: Path) -> None:
     assert "- uoft-cs/cifar10" in text
 
 
-def test_a_recipe_that_is_not_ours_keeps_nobody_from_the_weights(tmp_path: Path) -> None:
+def test_weights_load_with_the_recipe_of_another_tool(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", model="test_resnet")
     out = export(run.path, tmp_path / "out")
     expected = load(out).state_dict()
@@ -153,7 +153,7 @@ def test_a_recipe_that_is_not_ours_keeps_nobody_from_the_weights(tmp_path: Path)
     assert load_with_recipe(f"local-dir:{out}").recipe is None, "what others call recipe.yaml"
 
 
-def test_an_export_is_the_same_twice_and_replaces_only_itself(tmp_path: Path) -> None:
+def test_an_export_is_deterministic_and_replaces_only_itself(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     out = export(run.path, run.path / "hub")
     first = {name: (out / name).read_bytes() for name in names_in(out)}
@@ -168,7 +168,7 @@ def test_an_export_is_the_same_twice_and_replaces_only_itself(tmp_path: Path) ->
         export(run.path, run.path)
 
 
-def test_what_was_edited_or_added_since_an_export_is_not_replaced(tmp_path: Path) -> None:
+def test_files_edited_or_added_since_an_export_are_not_replaced(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     out = export(run.path, run.path / "hub")
     (out / ".git").mkdir()
@@ -207,7 +207,7 @@ def test_the_card_shows_the_evaluation_of_these_weights(tmp_path: Path) -> None:
         HubError, match=r"report is a report on other weights than those of the run: remove it, or run python -m"
     ):
         export(run.path, tmp_path / "out")
-    assert ModelCard.load(out / "README.md").text == text, "what was there is left as it was"
+    assert ModelCard.load(out / "README.md").text == text, "the earlier export is unchanged"
 
 
 def test_what_cannot_be_exported(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_nothing_private_is_in_any_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert json.loads((out / "config.json").read_text())["pretrained_cfg"]["tag"] == "hard_patchup_local_data"
 
 
-def test_cleaning_leaves_what_is_not_private(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cleaning_keeps_public_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "test")
     kept = 'T-shirt/top, 8/255, https://huggingface.co/a/b, "test": 1, a/b/c, </svg>, path/to/train.py, and/or'
     assert Private(known=frozenset({"test"})).clean(kept) == kept
@@ -317,9 +317,7 @@ def test_cleaning_leaves_what_is_not_private(monkeypatch: pytest.MonkeyPatch) ->
     assert Private().clean("in '/data/me/x.png', C:\\Users\\me\\x ~/me/x") == "in 'LOCAL_PATH', LOCAL_PATH LOCAL_PATH"
 
 
-def test_a_user_may_have_the_name_of_an_optimiser_or_of_a_class(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_may_have_the_name_of_an_optimizer_or_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["adamw", *"abcdefgh", "rose"]
     run = make_run(tmp_path / "run", opt="adamw", results={"class_names": names})
     for user in ("adamw", "rose"):
@@ -329,6 +327,6 @@ def test_a_user_may_have_the_name_of_an_optimiser_or_of_a_class(
         assert json.loads((out / "config.json").read_text())["label_names"] == names
 
 
-def test_a_picture_that_is_cut_off_is_refused() -> None:
+def test_a_truncated_png_is_refused() -> None:
     with pytest.raises(ValueError, match="truncated"):
         without_comments(b"\x89PNG\r\n\x1a\n\0\0\0")

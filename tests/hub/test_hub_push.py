@@ -1,4 +1,4 @@
-"""Pushes with the Hub's real client to a Hub on loopback: one commit, resumable, every failure one line."""
+"""Pushes with the real client to a local Hub: one commit, resumable, and one line per failure."""
 
 import shutil
 import subprocess
@@ -37,7 +37,7 @@ def client(server: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cl
 
 @pytest.fixture
 def hub(server: Hub) -> Hub:
-    """The Hub, empty and in good health."""
+    """The Hub, empty and without failures."""
     for kept in (server.repositories, server.large, server.calls, server.trouble, server.times):
         kept.clear()
     return server
@@ -96,7 +96,7 @@ def test_a_push_is_one_commit_and_a_second_one_does_nothing(hub: Hub, client: Cl
     assert hub.calls["upload"] == 0
 
 
-def test_a_dry_run_says_what_and_sends_nothing(hub: Hub, client: Client, run: Path) -> None:
+def test_a_dry_run_lists_files_and_sends_nothing(hub: Hub, client: Client, run: Path) -> None:
     ended = client(run, "--repo", REPO, "--dry-run", token=None)
     assert ended.code == 0, ended.err
     assert all(name in ended.out for name in FILES - {".gitattributes"})
@@ -151,7 +151,7 @@ def test_calls_that_are_wrong(hub: Hub, client: Client, run: Path) -> None:
         ("commit", "lose", "cannot be reached or closed the connection"),
     ],
 )
-def test_after_any_failure_the_same_command_goes_on(
+def test_after_any_failure_the_same_command_succeeds(
     call: str, trouble: int | str, message: str, hub: Hub, client: Client, folder: Path
 ) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -166,11 +166,11 @@ def test_after_any_failure_the_same_command_goes_on(
     assert ended.code == 0, ended.err
     assert hub.files(REPO).keys() == FILES
     assert len(hub.repositories[REPO].commits) == 2
-    assert hub.calls["upload"] == 2 - len(uploaded)  # weights and picture, each sent once
+    assert hub.calls["upload"] == 2 - len(uploaded)  # weights and figure, each sent once
     assert before == {path: path.read_bytes() for path in before}
 
 
-def test_a_connection_that_drops_once_in_an_upload_is_mended(hub: Hub, client: Client, folder: Path) -> None:
+def test_an_upload_is_retried_after_a_dropped_connection(hub: Hub, client: Client, folder: Path) -> None:
     hub.trouble["upload"], hub.times["upload"] = "drop", 1
     ended = client(folder, "--repo", REPO)
     assert ended.code == 0, ended.err
@@ -178,13 +178,13 @@ def test_a_connection_that_drops_once_in_an_upload_is_mended(hub: Hub, client: C
     assert hub.files(REPO).keys() == FILES
 
 
-def test_what_someone_else_commits_meanwhile_is_seen(hub: Hub, client: Client, folder: Path) -> None:
+def test_a_concurrent_commit_is_noticed(hub: Hub, client: Client, folder: Path) -> None:
     hub.trouble["preupload"] = "race"
     failed(client(folder, "--repo", REPO), "changed by someone else meanwhile")
     assert hub.files(REPO).keys() == {".gitattributes", "theirs.txt"}
 
 
-def test_what_lies_there_is_not_overwritten_unless_asked(hub: Hub, client: Client, folder: Path) -> None:
+def test_other_files_are_not_overwritten_by_default(hub: Hub, client: Client, folder: Path) -> None:
     hub.add(REPO)
     config = b'{"architecture": "resnet50", "num_classes": 3}'
     other = {"config.json": config, "model.safetensors": b"x", "report/old.csv": b"x", "notes.txt": b"mine"}
@@ -265,7 +265,7 @@ save_file({{name: value.detach() for name, value in logits.items()}}, "logits.sa
     assert torch.equal(logits["loaded"], logits["ours"])
 
 
-def test_training_pushes_at_its_end(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_pushes_the_finished_run(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True, raising=False)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
@@ -287,7 +287,7 @@ def test_training_pushes_at_its_end(hub: Hub, tmp_path: Path, monkeypatch: pytes
     assert b"Ankle boot" in hub.files(REPO)["results.json"]
 
 
-def test_of_two_processes_one_pushes(hub: Hub, tmp_path: Path) -> None:
+def test_one_of_two_processes_pushes(hub: Hub, tmp_path: Path) -> None:
     flags = [*TINY, "--epochs", "1", "--output", tmp_path, "--experiment", "run", "--push-to-hub", REPO]
     done = subprocess.run(
         command(*flags, processes=2),

@@ -1,4 +1,4 @@
-"""What the commands share: errors as single lines, exit codes, help with examples, one voice for all processes."""
+"""What all commands share: errors as single lines, exit codes, help with examples."""
 
 import errno
 import importlib
@@ -62,7 +62,7 @@ def test_an_unknown_flag_names_the_nearest(name: str, capsys: pytest.CaptureFixt
     assert f"unknown flag {flag}x; did you mean {flag}" in capsys.readouterr().err
 
 
-def test_words_that_are_no_flags() -> None:
+def test_words_that_are_not_flags() -> None:
     parser = Parser(prog="try.py", allow_abbrev=False, add_help=False)
     parser.add_argument("--limit", type=int)
     given, problems = parser.read(["there", "--limit", "3", "--xyzzy", "5", "--limt=5", "here"])

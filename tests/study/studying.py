@@ -1,4 +1,4 @@
-"""What the tests of the studies share: the command in this process, and runs with made-up numbers."""
+"""Helpers of the study tests: the command in this process, and finished runs with made-up numbers."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""From finished runs to tables: means, deviations, differences, pictures."""
+"""Tables of finished runs: means, deviations, differences, figures."""
 
 import csv
 import json
@@ -48,7 +48,7 @@ def test_mean_deviation_and_difference_by_hand(tmp_path: Path) -> None:
     assert (table[4]["mean"], table[4]["paper_mean"], table[4]["paper_table"]) == ("", "21.42", "tab:layer_study_k")
 
 
-def test_without_numbers_of_the_paper_metrics_stand_side_by_side(tmp_path: Path) -> None:
+def test_without_numbers_of_the_paper_all_metrics_are_in_one_line(tmp_path: Path) -> None:
     study, options = load_study("fashion_mini"), StudyOptions(tmp_path)
     for run, error in zip([run for run in study.runs(3) if run.condition.method == "cutmix"], (12.0, 13.0, 14.0)):
         finish(tmp_path, run, options, error=error, loss=error / 10)
@@ -86,7 +86,7 @@ def test_top5_is_an_error(tmp_path: Path) -> None:
     assert [row.difference for row in rows] == pytest.approx([21.0 - 20.75, 10.0 - 5.29])
 
 
-def test_runs_of_other_flags_are_refused(tmp_path: Path) -> None:
+def test_runs_with_other_flags_are_refused(tmp_path: Path) -> None:
     study = load_study("fashion_mini")
     run = study.runs(1)[0]
     finish(tmp_path, run, StudyOptions(tmp_path, limit=100), error=1.0)
@@ -99,7 +99,7 @@ def test_numbers_as_text() -> None:
     assert [number(None, None, 2), number(1.0, None, 2), number(1.234, 0.1, 2)] == ["-", "1.00", "1.23 ± 0.10"]
 
 
-def test_picture_of_nothing_and_of_something(tmp_path: Path) -> None:
+def test_figures_with_and_without_values(tmp_path: Path) -> None:
     study = load_study("loss_terms")
     condition = study.conditions[0]
     plot(study, [StudyRow(condition, "", "val_error", (), 5, None)], tmp_path / "a.png")

@@ -1,4 +1,4 @@
-"""From a study to the commands of its runs, and the flags of study.py."""
+"""The commands of the runs of a study, and the flags of study.py."""
 
 import runpy
 import shlex
@@ -32,7 +32,7 @@ def test_evaluation_follows_the_training() -> None:
     )
 
 
-def test_corrupted_files_are_handed_on_and_have_reports_of_their_own(
+def test_corrupted_images_are_passed_on_and_have_separate_reports(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     study = load_study("corruptions")
@@ -67,7 +67,7 @@ def test_local_data(tmp_path: Path) -> None:
         assert data_flags(study.runs(1)[0], study, tmp_path) == ["--data-dir", (tmp_path / "cifar10").as_posix()]
 
 
-def test_dry_run_prints_what_is_left(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_dry_run_prints_the_missing_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     output = tmp_path / "out"
     assert study_here("--study", "affine", "--seeds", 1, "--output", output, "--dry-run", "--", "--amp") == 0
     lines = capsys.readouterr().out.splitlines()
@@ -110,7 +110,7 @@ def test_the_script_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert len(capsys.readouterr().out.splitlines()) == 9
 
 
-def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_distributed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert devices(1) == []

@@ -1,4 +1,4 @@
-"""What a study is: its grid, its recipes, the paper's numbers beside its rows, and files that are wrong."""
+"""Definitions of studies: grids, recipes, the paper's numbers for their rows, and wrong files."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def test_all_studies_are_counted() -> None:
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_every_run_is_a_recipe_and_its_command_says_so(name: str, tmp_path: Path) -> None:
+def test_every_run_and_its_command_have_the_same_recipe(name: str, tmp_path: Path) -> None:
     study, extra = load_study(name), ("--epochs", "2")
     options = StudyOptions(tmp_path / name, limit=200, overrides=parse_training_flags(extra))
     runs = study.runs(2)
@@ -37,7 +37,7 @@ def test_every_run_is_a_recipe_and_its_command_says_so(name: str, tmp_path: Path
         assert first[:2] == ["python", "-m"]
         given = parser.parse_args(first[3:])
         assert given.resume is True
-        assert load_recipe(given.recipe, given_keys(given)) == recipe, "the command says what the study means"
+        assert load_recipe(given.recipe, given_keys(given)) == recipe, "the command has the recipe of the study"
         assert (given.experiment, Path(given.output)) == (run.name, options.runs)
         assert len(more) == (1 if study.evaluation else 0)
     for run in study.runs(1):
@@ -57,7 +57,7 @@ def test_rows_of_a_table_have_the_papers_numbers(name: str) -> None:
     study = load_study(name)
     rows = collect(study, 1, StudyOptions(Path("nowhere")))
     compared = [row for row in rows if row.paper is not None]
-    # Counted from the tables: every number of a table of errors is beside one of our rows.
+    # Counted in the paper: every number in a table of errors has one of our rows.
     expected = {
         "cifar": 108,
         "svhn": 54,
@@ -119,17 +119,17 @@ evaluation:
 
 
 @pytest.mark.parametrize(
-    ("suite", "value", "complaint"),
+    ("suite", "value", "message"),
     [
         ("afine", "scale 0.6", "wrong: --suite: unknown suite 'afine', choose from clean, affine"),
         ("affine", "scale .6", "wrong: suite affine has no value 'scale .6'; did you mean scale 0.6"),
         ("attacks", "pgd accuracy", "wrong: suite attacks needs foolbox: pip install 'timm-patchup[robustness]'"),
     ],
 )
-def test_an_evaluation_that_cannot_be_is_refused_before_the_training(
+def test_an_impossible_evaluation_is_refused_before_the_training(
     suite: str,
     value: str,
-    complaint: str,
+    message: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -140,7 +140,7 @@ def test_an_evaluation_that_cannot_be_is_refused_before_the_training(
     file = tmp_path / "wrong.yaml"
     file.write_text(EVALUATED.replace("SUITE", suite).replace("VALUE", value))
     assert study_here("--study", file, "--output", tmp_path / "out") == 2
-    assert complaint in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     needs_a_package = suite == "attacks"
     dry = study_here("--study", file, "--output", tmp_path / "out", "--dry-run")

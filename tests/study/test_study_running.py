@@ -1,4 +1,4 @@
-"""Studies that run: processes side by side, stopped and gone on with, trained and then evaluated."""
+"""Running studies: parallel processes, stopped and resumed, trained and then evaluated."""
 
 import csv
 import json
@@ -24,7 +24,7 @@ def python(code: str) -> list[str]:
     return ["python", "-c", code]
 
 
-def test_jobs_run_side_by_side_and_failures_do_not_stop_them(tmp_path: Path) -> None:
+def test_jobs_run_in_parallel_and_survive_failures_of_others(tmp_path: Path) -> None:
     ended: list[tuple[str, int]] = []
     jobs = [
         Job("bad", [python("print('why'); raise SystemExit(3)"), python("open('never', 'w')")], tmp_path / "l" / "bad"),
@@ -46,7 +46,7 @@ def test_each_job_has_its_gpu(tmp_path: Path) -> None:
 
 
 def test_a_run_that_another_process_trains_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The children of a study that was killed live on: the next call leaves them alone, and goes on after them."""
+    """Children of a killed study may still be running: the next call waits for them."""
     folder, held, release = RunFolder(tmp_path / "run"), threading.Event(), threading.Event()
     assert not folder.in_use(), "there is no run yet"
 
@@ -73,7 +73,7 @@ def test_a_run_that_another_process_trains_waits(tmp_path: Path, capsys: pytest.
 
 
 def signal_when(condition: Callable[[], bool], *, times: int = 1) -> threading.Thread:
-    """Send this process SIGINT once a condition holds, as Ctrl-C would."""
+    """Send this process SIGINT, as Ctrl-C does, once a condition is true."""
 
     def wait() -> None:
         deadline = time.monotonic() + 120
@@ -153,7 +153,7 @@ def test_a_study_stopped_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert study_here("--study", tmp_path / "small.yaml", "--output", tmp_path / "out") == 2, "other flags, other runs"
 
 
-def test_a_failing_run_is_named_and_the_others_stand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_run_is_named_and_the_others_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "failing.yaml").write_text(FAILING)
     study = load_study(str(tmp_path / "failing.yaml"))
     _, good = study.runs()
@@ -168,7 +168,7 @@ def test_a_failing_run_is_named_and_the_others_stand(tmp_path: Path, capsys: pyt
     assert "12.00" in text
 
 
-def test_a_run_ended_before_it_began_is_begun_again(tmp_path: Path) -> None:
+def test_a_run_killed_before_it_began_counts_as_new(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     with folder.locked():
         (folder.path / ".partial-recipe.yaml").write_text("epo")
@@ -230,7 +230,7 @@ def test_a_study_stopped_in_its_evaluation_does_not_train_again(tmp_path: Path) 
     weights = folder / "runs" / "fashion_mini_none-seed0" / "model.safetensors"
     trained = weights.stat().st_mtime_ns
     assert "Partial: 0 of 1 runs are done" in (folder / "results.md").read_text()
-    assert study_here(*words, "--jobs", 0, *training) == 0, "collects what is there"
+    assert study_here(*words, "--jobs", 0, *training) == 0, "only collects"
     done = {place: row["seeds_done"] for place, row in rows_of(folder / "results.csv").items()}
     assert done.pop(("test_error", "")) == "1"
     assert set(done.values()) == {"0"}, "trained and not evaluated"

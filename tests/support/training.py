@@ -1,4 +1,4 @@
-"""Ways to run the training command in tests: in this process, or through the real launch command."""
+"""Run the training command in tests: in this process, or through the real launch command."""
 
 import csv
 import hashlib
@@ -60,7 +60,7 @@ def environment() -> dict[str, str]:
 
 
 def launch(*flags: object, processes: int = 1, launcher: bool = False) -> Ended:
-    """Run the command in processes of its own."""
+    """Run the command in new processes."""
     words = command(*flags, processes=processes, launcher=launcher)
     done = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=600)
     return Ended(done.returncode, done.stdout, done.stderr)
@@ -84,5 +84,5 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Return a digest of each file that must come out the same."""
+    """Return a digest of each result file."""
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in RESULT_FILES}

@@ -1,4 +1,4 @@
-"""Several processes: they train what one would, and those that cannot are refused."""
+"""Several processes train the same as one, and launches that cannot work are refused."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from tests.support.training import TINY, TWO_PROCESSES, environment, launch, row
 
 
 def test_two_processes_equal_one(tmp_path: Path) -> None:
-    """The same batches, and without norms over the batch the same weights but for rounding."""
+    """The same batches, and without batch norm the same weights except for rounding."""
     flags = [*TINY, "--mix", "none", "--model", "test_convnext", "--lr", 0.01]
     flags += ["--output", tmp_path, "--reprob", 0.5]
     one = launch(*flags, "--experiment", "one", launcher=True)
@@ -32,7 +32,7 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     assert results[1]["count"] == 100
 
 
-def test_an_odd_batch_cannot_be_shared_by_two(tmp_path: Path) -> None:
+def test_an_odd_batch_is_refused_for_two_processes(tmp_path: Path) -> None:
     ended = launch(*TINY, "--batch-size", 25, "--output", tmp_path, processes=2)
     assert ended.code != 0
     assert (
@@ -42,7 +42,7 @@ def test_an_odd_batch_cannot_be_shared_by_two(tmp_path: Path) -> None:
 
 
 def test_processes_that_do_not_know_of_each_other_are_refused(tmp_path: Path) -> None:
-    """A script that does not take the CPU itself gets two lone processes from this launch: seen, and refused."""
+    """Without an explicit CPU this launch starts two independent processes, which is refused."""
     script = tmp_path / "script.py"
     script.write_text(
         "from timm_patchup.runs import accelerator\n"

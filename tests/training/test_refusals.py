@@ -1,4 +1,4 @@
-"""Calls that are wrong and runs that are there already: clear lines, and nothing is written or lost."""
+"""Wrong calls and existing runs: clear lines, and nothing is written or lost."""
 
 import subprocess
 import sys
@@ -34,15 +34,15 @@ from timm_patchup.runs.folder import RunFolder
         (["--pretrained"], ["cannot load the pretrained weights of preactresnet8"]),
     ],
 )
-def test_a_wrong_call_gets_clear_lines_and_writes_nothing(
+def test_a_wrong_call_prints_one_line_per_problem_and_writes_nothing(
     train: Train, tmp_path: Path, flags: list[str], lines: list[str]
 ) -> None:
     ended = train(*flags)
     assert ended.code == 2, ended.err
-    complaints = [line for line in ended.err.splitlines() if line.startswith("train.py: ")]
-    assert len(complaints) == len(lines)
-    for line, complaint in zip(lines, complaints):
-        assert line in complaint
+    printed = [line for line in ended.err.splitlines() if line.startswith("train.py: ")]
+    assert len(printed) == len(lines)
+    for line, shown in zip(lines, printed):
+        assert line in shown
     assert "Traceback" not in ended.err
     assert list(tmp_path.iterdir()) == []
 
@@ -56,11 +56,11 @@ def test_sharded_training_is_refused(train: Train, tmp_path: Path, monkeypatch: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_debug_shows_where(train: Train) -> None:
+def test_debug_prints_the_traceback(train: Train) -> None:
     assert "Traceback" in train("--num-classes", 5, "--debug").err
 
 
-def test_lists_and_shows(train: Train) -> None:
+def test_recipes_are_listed_and_shown(train: Train) -> None:
     listed = train("--list-recipes")
     assert listed.code == 0
     assert "cifar100_wrn28_10" in listed.out
@@ -75,7 +75,7 @@ def test_the_script_is_the_same_command(tmp_path: Path) -> None:
     assert "BENCHMARK_METHOD" in done.stdout
 
 
-def test_runs_are_not_written_over(train: Train, tmp_path: Path) -> None:
+def test_runs_are_not_overwritten(train: Train, tmp_path: Path) -> None:
     assert train("--experiment", "a").code == 0
     before = digests(tmp_path / "a")
     again = train("--experiment", "a", "--seed", 1)
@@ -111,7 +111,7 @@ def test_files_of_another_tool_are_never_removed(train: Train, tmp_path: Path) -
     assert (tmp_path / "b" / "checkpoints" / "last.ckpt").read_text() == "mine"
 
 
-def test_a_finished_run_is_told_again(train: Train, tmp_path: Path) -> None:
+def test_a_finished_run_is_reported_again(train: Train, tmp_path: Path) -> None:
     assert train("--experiment", "a").code == 0
     before = digests(tmp_path / "a")
     again = train("--experiment", "a", "--resume")

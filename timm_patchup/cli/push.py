@@ -31,8 +31,11 @@ def make_parser() -> Parser:
         ],
     )
     parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="a finished run, or an export to push as it is")
-    parser.add_argument("--repo", required=True, metavar="USER/NAME", help="repository, created if it does not exist")
+    parser.add_argument("--debug", action="store_true", help="print the traceback of an error")
     target = parser.add_argument_group("repository")
+    target.add_argument(
+        "--repo", required=True, metavar="USER/NAME", help="repository, created if it does not exist (required)"
+    )
     target.add_argument("--private", action="store_true", help="create a private repository")
     target.add_argument("--revision", metavar="BRANCH", help="branch, created if it does not exist (default: main)")
     target.add_argument("--create-pr", action="store_true", help="open a pull request instead of committing")
@@ -42,7 +45,6 @@ def make_parser() -> Parser:
         "--license", metavar="ID", help="license of the weights (default: that of the pretrained ones, or apache-2.0)"
     )
     exporting.add_argument("--dry-run", action="store_true", help="export, list the files and push nothing")
-    exporting.add_argument("--debug", action="store_true", help="print the traceback of an error")
     return parser
 
 

@@ -38,7 +38,7 @@ def make_parser() -> Parser:
         "stopped, run the same command again to resume.",
         allow_abbrev=False,
         examples=[
-            "python scripts/study.py --study fashion_mini                     # half an hour on two cores",
+            "python scripts/study.py --study fashion_mini                     # small enough for two cores",
             "python scripts/study.py --study cifar --dry-run > commands.txt   # one line per run, for a scheduler",
             "python scripts/study.py --study cifar --jobs 0                   # tables of the finished runs",
             "python scripts/study.py --study cifar --limit 2000 -- --epochs 2",

@@ -36,7 +36,8 @@ def make_parser() -> Parser:
     """Return the parser of all flags."""
     parser = Parser(
         prog=COMMAND,
-        description="Train a recipe. All keys of a recipe are flags, too.",
+        usage="%(prog)s [--recipe NAME|FILE] [flags]",
+        description="Train a recipe. Every key of a recipe is a flag, too.",
         allow_abbrev=False,
         examples=[
             "accelerate launch scripts/train.py                                    # the default, two minutes on a CPU",

@@ -162,10 +162,10 @@ def _scores(facts: Facts) -> str:
     text = f"## Results\n\n{part} the split `{recipe.val_split}`, evaluated once.\n\n" + "\n".join(rows)
     text += "\n\n![curves](curves.png)"
     page = _deeper(facts.evaluation)
-    pictures = [f"![{PurePosixPath(name).stem}]({name})" for name in facts.report if name.endswith((".png", ".svg"))]
+    figures = [f"![{PurePosixPath(name).stem}]({name})" for name in facts.report if name.endswith((".png", ".svg"))]
     tables = [f"- [{name}]({name})" for name in facts.report if not name.endswith((".png", ".svg"))]
-    if tables or pictures:
-        parts = [page, *(picture for picture in pictures if picture not in page), "\n".join(tables)]
+    if tables or figures:
+        parts = [page, *(figure for figure in figures if figure not in page), "\n".join(tables)]
         text += "\n\n### Evaluation\n\n" + "\n\n".join(part for part in parts if part)
     return text
 

@@ -25,13 +25,13 @@ def make_accelerator(
 ) -> Accelerator:
     """Make the Accelerator, and refuse launches that would go wrong silently.
 
-    On a machine without an accelerator it is told to use the CPU: only then do several processes started by
+    On a machine without an accelerator it uses the CPU explicitly: only then do several processes started by
     ``accelerate launch --multi_gpu`` find each other.
 
     Args:
         precision: ``"bf16"`` or ``"fp16"``; None leaves it to the launch configuration.
         trackers: names of Accelerate's trackers.
-        log_dir: where the trackers write.
+        log_dir: folder of the trackers.
         threads: CPU threads per process; None for its share of the cores.
 
     Raises:

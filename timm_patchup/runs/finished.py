@@ -20,7 +20,7 @@ class FinishedRun:
     Attributes:
         path: its folder.
         recipe: its resolved recipe.
-        results: what results.json holds.
+        results: the content of results.json.
         summary: the text of summary.csv.
         weights: the weights of the chosen epoch, by name.
     """

@@ -1,6 +1,6 @@
 """The Hub seen from this machine: the form of its names, and errors of its client explained in one line.
 
-Pushing has errors of its own, see ``hub/failures.py``.
+Errors of a push are explained in ``hub/failures.py``.
 """
 
 import re
