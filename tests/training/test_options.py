@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from tests.support.training import TINY, Train, rows, train_here
 
 OPTIONS = {
+    "no method": ["--mix", "none"],
     "average": ["--model-ema", "--model-ema-decay", "0.9"],
     "average with warm-up": ["--model-ema", "--model-ema-warmup"],
     "bf16": ["--amp"],

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.training import TINY, TWO_PROCESSES, environment, launch, rows
+from timm_patchup.runs.folder import RunFolder
 
 
 def test_two_processes_equal_one(tmp_path: Path) -> None:
@@ -55,3 +56,11 @@ def test_processes_that_do_not_know_of_each_other_are_refused(tmp_path: Path) ->
     assert done.returncode != 0
     assert "2 processes were started that do not know of each other (Accelerate sees 1)" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_in_use_is_refused_on_all_processes(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "a").locked():
+        ended = launch(*TINY, "--output", tmp_path, "--experiment", "a", processes=2)
+    assert ended.code != 0
+    assert ended.err.count("another process is training in") == 1
+    assert RunFolder(tmp_path / "a").state() == "new"

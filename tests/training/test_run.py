@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ def test_files_of_a_run(train: Train, tmp_path: Path) -> None:
     ]
     assert "batch 20 = 1 process x 20 images, 5 updates per epoch" in ended.out
     assert "| a " in ended.out
+    assert len(re.findall(r"^epoch \d/2  loss .*  data wait \d+%  ETA \d+m\d\ds$", ended.out, re.MULTILINE)) == 2
     assert [row["epoch"] for row in rows(folder)] == ["1", "2"]
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
     results = json.loads((folder / "results.json").read_text())
