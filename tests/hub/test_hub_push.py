@@ -5,10 +5,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from huggingface_hub import constants
+from huggingface_hub.errors import HfHubHTTPError
 from safetensors.torch import load_file
 
 from tests.hub.hub_client import Client, environment
@@ -17,6 +20,7 @@ from tests.hub.hub_runs import add_report, make_run
 from tests.hub.hub_server import TOKEN, Hub
 from tests.support.training import TINY, Ended, command, train_here
 from timm_patchup.hub import export, load
+from timm_patchup.hub.failures import explain_push_error
 
 REPO = "USER/NAME"
 FILES = EXPORTED | {".gitattributes"}
@@ -168,6 +172,19 @@ def test_after_any_failure_the_same_command_succeeds(
     assert len(hub.repositories[REPO].commits) == 2
     assert hub.calls["upload"] == 2 - len(uploaded)  # weights and figure, each sent once
     assert before == {path: path.read_bytes() for path in before}
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ("You have reached your private storage limit.", "the account of USER/NAME has no storage left"),
+        ("Forbidden", "no write access to USER/NAME"),
+    ],
+)
+def test_a_full_account_has_no_status_but_a_message_of_the_server(said: str, line: str) -> None:
+    response = cast(Any, SimpleNamespace(status_code=403, headers={}, request=None))
+    error = HfHubHTTPError("403", response=response, server_message=said)
+    assert str(explain_push_error(error, REPO)).startswith(line)
 
 
 def test_an_upload_is_retried_after_a_dropped_connection(hub: Hub, client: Client, folder: Path) -> None:
