@@ -15,7 +15,8 @@ from ..runs.weights import WEIGHTS
 from ..system.network import is_repo_name, no_token
 from ..system.privacy import Private
 from .card import REPO_PLACEHOLDER, REPORT
-from .export import REPORT_SUFFIXES, is_export
+from .export import is_export
+from .export_files import REPORT_SUFFIXES
 from .failures import explain_push_error
 
 if TYPE_CHECKING:
