@@ -139,8 +139,8 @@ class _Hub(BaseHTTPRequestHandler):
     ("dataset", "offline", "message"),
     [
         ("hfds/someone/gated", False, "is gated: accept its terms at"),
-        ("hfds/someone/missing", False, "no data set someone/missing on the Hub"),
-        ("hfds/someone/missing", True, "is not in the cache and the Hub cannot be reached"),
+        ("hfds/someone/missing", False, "no dataset someone/missing on the Hub"),
+        ("hfds/someone/missing", True, "is not cached and the Hub cannot be reached"),
     ],
 )
 def test_datasets_out_of_reach(tmp_path: Path, dataset: str, offline: bool, message: str) -> None:

@@ -128,11 +128,9 @@ print(json.dumps([told(name) for name in ("cifar10", "cifar100", "svhn", "tiny_i
     hub.add("datasets/zh-plus/tiny-imagenet", gated=True)
     layout, missing, dropped, gated = python(code, hub, tmp_path / "cache")
     assert layout == "dataset uoft-cs/cifar10 has no files train-*.parquet: its layout is not supported"
-    assert missing.startswith("no data set uoft-cs/cifar100 on the Hub, or no right to see it: ")
-    assert dropped.startswith(
-        "data set ufldl-stanford/svhn is not in the cache and the Hub cannot be reached or hung up"
-    )
-    assert gated.startswith("data set zh-plus/tiny-imagenet is gated: accept its terms at https://")
+    assert missing.startswith("no dataset uoft-cs/cifar100 on the Hub, or no access to it: ")
+    assert dropped.startswith("dataset ufldl-stanford/svhn is not cached and the Hub cannot be reached")
+    assert gated.startswith("dataset zh-plus/tiny-imagenet is gated: accept its terms at https://")
 
 
 def test_a_name_of_timm_on_imagenet(hub: Hub, tmp_path: Path) -> None:
@@ -171,7 +169,7 @@ def test_wrong_calls(run: Path, tmp_path: Path) -> None:
         (lambda: evaluate(run, "clena", data="fashion_mini"), "did you mean clean"),
         (lambda: evaluate(run, data="fashion_mini", limit=0), "limit must be at least 1, got 0"),
         (lambda: evaluate(run, data="fashion_mini", seed=2**63), r"seed must be below 2\*\*63"),
-        (lambda: evaluate("nothing"), "no such folder, and no name of the Hub"),
+        (lambda: evaluate("nothing"), "no such folder, and not a Hub name"),
         (lambda: evaluate(run, data="imagenet"), "has 10 classes"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -1,7 +1,4 @@
-"""The Accelerator that training and evaluation share, and the launches it refuses.
-
-What only one of the two asks of it, such as a batch that the processes can share, is checked there.
-"""
+"""The Accelerator that training, evaluation and timing share, and the launches that are refused."""
 
 import os
 from collections.abc import Sequence
@@ -14,9 +11,9 @@ from accelerate.utils import DistributedType, GradientAccumulationPlugin
 from ..errors import UserError
 from ..system.threads import share_of_cores
 
-# What a launch configuration may ask for that this loop does not do; on the CPU Accelerate would pass over it.
+# What a launch configuration may ask for and the package does not support; on the CPU, Accelerate ignores it.
 _SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
-_PLAIN = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.MULTI_XPU)
+_SUPPORTED = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.MULTI_XPU)
 
 
 def make_accelerator(
@@ -26,17 +23,23 @@ def make_accelerator(
     log_dir: Path | None = None,
     threads: int | None = None,
 ) -> Accelerator:
-    """Make the Accelerator, and refuse what would be silently wrong.
+    """Make the Accelerator, and refuse launches that would go wrong silently.
 
-    Without an accelerator in the machine it is told to take the CPU: only then do several processes started by
-    ``accelerate launch --multi_gpu`` find each other there.
+    On a machine without an accelerator it uses the CPU explicitly: only then do several processes started by
+    ``accelerate launch --multi_gpu`` find each other.
+
+    Args:
+        precision: ``"bf16"`` or ``"fp16"``; None leaves it to the launch configuration.
+        trackers: names of Accelerate's trackers.
+        log_dir: folder of the trackers.
+        threads: CPU threads per process; None for its share of the cores.
 
     Raises:
-        UserError: a launch that is not supported.
+        UserError: everything about the launch that is not supported.
     """
     asked = [name for name in _SHARDED if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("1", "true", "yes")]
     if asked:
-        raise UserError([f"{', '.join(asked)} is not supported: launch with one process or with --multi_gpu (DDP)"])
+        raise UserError(f"{', '.join(asked)} is not supported: launch with one process or with --multi_gpu (DDP)")
     try:
         accelerator = Accelerator(
             cpu=not _has_accelerator(),
@@ -44,11 +47,11 @@ def make_accelerator(
             log_with=list(trackers) or None,
             project_dir=None if log_dir is None else str(log_dir),
             step_scheduler_with_optimizer=False,
-            # The recipe says how a batch is accumulated; a number in the environment would divide gradients once more.
+            # The recipe sets gradient accumulation; a number in the environment would divide gradients once more.
             gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
         )
     except (ValueError, ImportError) as error:
-        raise UserError([f"Accelerate refuses: {' '.join(str(error).split())}"]) from error
+        raise UserError(f"Accelerate refuses this launch: {' '.join(str(error).split())}") from error
     problems = []
     world_size = int(os.environ.get("WORLD_SIZE", 1))
     if world_size != accelerator.num_processes:
@@ -56,16 +59,16 @@ def make_accelerator(
             f"{world_size} processes were started that do not know of each other (Accelerate sees "
             f"{accelerator.num_processes}): launch with recipes/accelerate/cpu_2.yaml or --multi_gpu --num_processes N"
         )
-    if accelerator.distributed_type not in _PLAIN:
+    if accelerator.distributed_type not in _SUPPORTED:
         name = str(accelerator.distributed_type).rsplit(".", 1)[-1]
         problems.append(f"{name} is not supported: launch with one process or with --multi_gpu (DDP)")
     if accelerator.mixed_precision == "fp16" and accelerator.device.type == "cpu":
-        problems.append("float16 needs a GPU: on the CPU choose --amp-dtype bfloat16")
+        problems.append("float16 needs a GPU: on the CPU use --amp-dtype bfloat16")
     if problems:
         raise UserError(problems)
     if accelerator.device.type == "cpu":
         local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-        # accelerate launch sets OMP_NUM_THREADS to 1 where nobody chose; cores that idle help nobody.
+        # accelerate launch sets OMP_NUM_THREADS to 1 by default, which would leave cores idle.
         torch.set_num_threads(threads or share_of_cores(local))
     return accelerator
 

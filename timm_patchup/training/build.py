@@ -1,16 +1,14 @@
-"""From a recipe to the things that train: accelerator, model, mixer, criterion, optimiser, schedule.
+"""From a recipe to the parts of a training: model, mixer, criterion, optimizer, schedule.
 
-Everything comes from the factories of timm and Accelerate. ``model_problems`` tries it all without memory or time, so
-that a wrong recipe is refused before anything is opened or written.
+All of them come from timm's factories. ``model_problems`` tries them on meta tensors, so that a wrong recipe is refused
+before any data is read or any file is written.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import timm
 import torch
-from accelerate import Accelerator
 from timm.optim import create_optimizer_v2, list_optimizers, optimizer_kwargs
 from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler_factory import scheduler_kwargs
@@ -22,30 +20,23 @@ from ..data.transforms import Augmentation
 from ..errors import UserError, nearest
 from ..recipe import Recipe
 from ..recipe.parts import AugmentSpec, ImageSpec
-from ..runs import accelerator as accelerators
 
 
-def make_accelerator(
-    recipe: Recipe, *, trackers: Sequence[str] = (), log_dir: Path | None = None, threads: int | None = None
-) -> Accelerator:
-    """Make the Accelerator for a recipe, and refuse what would be silently wrong.
+def precision_of(recipe: Recipe) -> str | None:
+    """Return the mixed precision of a recipe in Accelerate's words; None leaves it to the launch."""
+    return {"bfloat16": "bf16", "float16": "fp16"}[recipe.amp_dtype] if recipe.amp else None
 
-    Raises:
-        UserError: a launch that this loop does not support, or a batch that the processes cannot share.
-    """
-    precision = None if not recipe.amp else {"bfloat16": "bf16", "float16": "fp16"}[recipe.amp_dtype]
-    accelerator = accelerators.make_accelerator(
-        precision=precision, trackers=trackers, log_dir=log_dir, threads=threads
-    )
-    parts = accelerator.num_processes * recipe.grad_accum_steps
-    if recipe.batch_size % parts:
-        near = sorted({max(1, recipe.batch_size // parts) * parts, (recipe.batch_size // parts + 1) * parts})
-        raise UserError(
-            f"batch_size {recipe.batch_size} cannot be divided by {accelerator.num_processes} processes x "
-            f"{recipe.grad_accum_steps} accumulation steps: give --batch-size {' or '.join(map(str, near))}, or start "
-            f"another number of processes"
-        )
-    return accelerator
+
+def batch_problems(recipe: Recipe, num_processes: int) -> list[str]:
+    """Return a line if the processes and accumulation steps do not divide the batch."""
+    parts = num_processes * recipe.grad_accum_steps
+    if recipe.batch_size % parts == 0:
+        return []
+    near = sorted({max(1, recipe.batch_size // parts) * parts, (recipe.batch_size // parts + 1) * parts})
+    return [
+        f"batch_size {recipe.batch_size} is not divisible by {num_processes} processes x {recipe.grad_accum_steps} "
+        f"accumulation steps: use --batch-size {' or '.join(map(str, near))}, or another number of processes"
+    ]
 
 
 def build_model(recipe: Recipe) -> nn.Module:
@@ -65,7 +56,7 @@ def build_model(recipe: Recipe) -> nn.Module:
         if not recipe.pretrained:
             raise
         text = " ".join(str(error).split())[:200]
-        raise UserError([f"the pretrained weights of {recipe.model} cannot be loaded: {text}"]) from error
+        raise UserError(f"cannot load the pretrained weights of {recipe.model}: {text}") from error
     if recipe.grad_checkpointing:
         model.set_grad_checkpointing(True)  # type: ignore[operator]
     return model.train()
@@ -83,20 +74,21 @@ def build_mixer(recipe: Recipe, model: nn.Module) -> Mixer:
 
 
 def build_criterion(recipe: Recipe) -> Criterion:
-    """Return the loss on logits and soft targets."""
+    """Return the loss of a recipe, on logits and soft targets."""
     if recipe.loss == "bce":
         return nn.BCEWithLogitsLoss()
     return bce_softmax if recipe.loss == "bce_softmax" else cross_entropy
 
 
 def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
+    """Make the optimizer of a recipe."""
     return create_optimizer_v2(model, **optimizer_kwargs(recipe), filter_bias_and_bn=recipe.filter_bias_and_bn)
 
 
 def build_scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, updates_per_epoch: int) -> tuple[Any, int]:
-    """Return timm's scheduler (None for a constant rate) and the number of epochs with warm-up and cool-down."""
+    """Return timm's scheduler (None for a constant rate) and the number of epochs with warmup and cooldown."""
     arguments = scheduler_kwargs(recipe)
-    # timm's multistep drops one epoch (or update) before each milestone; a recipe means what the paper's table says.
+    # timm's multistep drops one epoch (or update) before each milestone; recipes follow the paper's table.
     later = 0.5 / updates_per_epoch if recipe.sched_on_updates else 1
     arguments["decay_milestones"] = [milestone + later for milestone in recipe.decay_milestones]
     if recipe.sched == "none":
@@ -106,22 +98,22 @@ def build_scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, updates_pe
 
 
 def model_problems(recipe: Recipe) -> list[str]:
-    """Return what is wrong with augmentation, optimiser, model and method, tried on tensors without data."""
+    """Return what is wrong with augmentation, optimizer, model and method, without allocating memory for them."""
     problems = []
     if recipe.opt not in list_optimizers():
         hint = nearest(recipe.opt, map(str, list_optimizers())) or "; see timm.optim.list_optimizers()"
-        problems.append(f"opt: timm has no optimiser {recipe.opt!r}{hint}")
+        problems.append(f"opt: timm has no optimizer {recipe.opt!r}{hint}")
     try:
         Augmentation(AugmentSpec.of(recipe), ImageSpec.of(recipe), crop=True)
     except (AssertionError, KeyError, TypeError, ValueError) as error:
-        problems.append(f"aa: timm cannot make {recipe.aa!r} of it: {error}")
+        problems.append(f"aa: timm does not accept {recipe.aa!r}: {error}")
     if not timm.is_model(recipe.model):
         return [*problems, f"model: timm has no model {recipe.model!r}{nearest(recipe.model, timm.list_models())}"]
     try:
         with torch.device("meta"):
-            model = build_model(Recipe.from_dict(recipe.to_dict() | {"pretrained": False}))
-    except Exception as error:  # whatever a model's constructor makes of its arguments
-        return [*problems, f"model {recipe.model} cannot be made: {' '.join(str(error).split())[:300]}"]
+            model = build_model(replace(recipe, pretrained=False))
+    except Exception as error:  # model constructors raise all kinds of errors
+        return [*problems, f"model: timm cannot create {recipe.model!r}: {' '.join(str(error).split())[:300]}"]
     try:
         build_mixer(recipe, model).detach()
     except (TypeError, ValueError) as error:
@@ -130,9 +122,9 @@ def model_problems(recipe: Recipe) -> list[str]:
 
 
 def describe_batch(recipe: Recipe, num_processes: int) -> str:
-    """Return how a batch is shared out."""
-    share = recipe.batch_size // (num_processes * recipe.grad_accum_steps)
+    """Return how a batch is split among processes and accumulation steps."""
+    images = recipe.batch_size // (num_processes * recipe.grad_accum_steps)
     parts = [f"{num_processes} process{'es' if num_processes > 1 else ''}"]
     if recipe.grad_accum_steps > 1:
         parts.append(f"{recipe.grad_accum_steps} accumulation steps")
-    return f"batch {recipe.batch_size} = {' x '.join(parts)} x {share} images"
+    return f"batch {recipe.batch_size} = {' x '.join(parts)} x {images} images"
