@@ -120,6 +120,7 @@ def test_the_first_process_of_a_machine_prints_for_all(
         ),
         (KeyboardInterrupt(), 130, "try.py: interrupted\n"),
         (OSError(errno.ENOSPC, "full", "x.csv"), 1, "try.py: cannot write x.csv: full; free some space\n"),
+        (OSError(errno.ENOSPC, "full", "from", None, "to"), 1, "try.py: cannot write to: full; free some space\n"),
         (PermissionError(errno.EACCES, "denied", "x"), 1, "try.py: cannot access x: denied; free some space\n"),
         (ValueError("a\nb"), 1, "try.py: ValueError: a b (--debug shows the traceback)\n"),
     ],

@@ -102,7 +102,8 @@ def _lines(error: Exception, on_file_error: str) -> list[str]:
     if isinstance(error, UserError):
         return error.problems
     if isinstance(error, OSError) and error.errno in _FILE_ERRORS:
-        where = f" {error.filename}" if error.filename else ""
+        path = error.filename2 or error.filename  # a failed copy has both, and writes the second
+        where = f" {path}" if path else ""
         return [f"{_FILE_ERRORS[error.errno]}{where}: {error.strerror or error}; {on_file_error}"]
     return [f"{type(error).__name__}: {' '.join(str(error).split())[:400]} (--debug shows the traceback)"]
 
