@@ -25,7 +25,7 @@ _GROUPS = {
     "input_size": "Images and augmentation",
     "model": "Model",
     "mix": "Method (mixing, labels, loss)",
-    "batch_size": "Optimiser",
+    "batch_size": "Optimizer",
     "epochs": "Learning rate schedule",
     "model_ema": "EMA and mixed precision",
     "seed": "Reproducibility, validation and checkpoints",

@@ -78,17 +78,17 @@ class Recipe(Checked):
     loss: Literal["cross_entropy", "bce", "bce_softmax"] = setting(
         "cross_entropy", "loss on soft targets; bce_softmax is that of the authors' code"
     )
-    # Optimiser
+    # Optimizer
     batch_size: int = setting(100, "the whole batch of one update, over all processes and accumulation steps", low=1)
     grad_accum_steps: int = setting(1, "micro-batches per update and process", low=1)
     validation_batch_size: int = setting(500, "batch per process in evaluation", low=1, fixed=False)
-    opt: str = setting("sgd", "an optimiser of timm; sgd is with Nesterov momentum, as in timm")
+    opt: str = setting("sgd", "an optimizer of timm; sgd is with Nesterov momentum, as in timm")
     lr: float = setting(0.1, "learning rate of the whole batch, not scaled by anything", above=0)
     momentum: float = setting(0.9, "momentum", low=0, high=1)
     weight_decay: float = setting(1e-4, "weight decay", low=0)
     filter_bias_and_bn: bool = setting(True, "no weight decay for biases and norms, as in timm")
-    opt_eps: float | None = setting(None, "epsilon of the optimiser", above=0)
-    opt_betas: list[float] | None = setting(None, "betas of the optimiser", low=0, high=1)
+    opt_eps: float | None = setting(None, "epsilon of the optimizer", above=0)
+    opt_betas: list[float] | None = setting(None, "betas of the optimizer", low=0, high=1)
     clip_grad: float | None = setting(None, "clip gradients at this value", above=0)
     clip_mode: Literal["norm", "value", "agc"] = setting("norm", "what is clipped")
     # Learning rate schedule
