@@ -259,9 +259,9 @@ def test_handing_a_recipe_to_timm() -> None:
     ("overrides", "expected"),
     [
         ({"model": "resnet51"}, "model: timm has no model 'resnet51'; did you mean"),
-        ({"opt": "sgdd"}, "opt: timm has no optimiser 'sgdd'"),
-        ({"model_kwargs": {"foo": 1}}, "model preactresnet8 cannot be made"),
-        ({"aa": "nonsense"}, "aa: timm cannot make 'nonsense'"),
+        ({"opt": "sgdd"}, "opt: timm has no optimizer 'sgdd'"),
+        ({"model_kwargs": {"foo": 1}}, "model: timm cannot create 'preactresnet8'"),
+        ({"aa": "nonsense"}, "aa: timm does not accept 'nonsense'"),
         ({"mix": "hard_patchup", "mix_gamma": 2}, "mix hard_patchup: gamma must lie in [0, 1], got 2"),
         ({"mix": "hard_patchup", "mix_sites": ["stage9"]}, "mix hard_patchup: "),
     ],
