@@ -70,7 +70,7 @@ def python(code: str, hub: Hub, cache: Path, **variables: str) -> Any:
 
 def test_a_model_is_evaluated_from_the_hub(hub: Hub, run: Path, tmp_path: Path) -> None:
     publish(hub, "USER/NAME", export(run, tmp_path / "export"))
-    (line,) = re.findall(r"^python -c '(.*evaluate.*)' ", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    (line,) = re.findall(r"^python -c '(.*evaluate.*)' ", (ROOT / "scripts" / "README.md").read_text(), flags=re.MULTILINE)
     assert "USER/NAME" in line
     found = python(line.replace("print(", "print(json.dumps(") + ")", hub, tmp_path / "cache")
     where = ["--data-dir", tmp_path / "cifar10", "--output", tmp_path / "report"]
@@ -167,7 +167,7 @@ def test_wrong_calls(run: Path, tmp_path: Path) -> None:
         (lambda: fetch("cifar11"), "unknown data 'cifar11', choose from cifar10, .*; did you mean cifar10"),
         (lambda: fetch("fashion_mini"), "is part of the package"),
         (lambda: evaluate(run, "clena", data="fashion_mini"), "did you mean clean"),
-        (lambda: evaluate(run, data="fashion_mini", limit=0), "limit must be at least 1, got 0"),
+        (lambda: evaluate(run, data="fashion_mini", limit=0), "limit must be a whole number of at least 1, got 0"),
         (lambda: evaluate(run, data="fashion_mini", seed=2**63), r"seed must be below 2\*\*63"),
         (lambda: evaluate("nothing"), "no such folder, and not a Hub name"),
         (lambda: evaluate(run, data="imagenet"), "has 10 classes"),

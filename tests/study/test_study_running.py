@@ -119,8 +119,8 @@ def test_a_study_stopped_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "small.yaml").write_text(SMALL)
     folder = tmp_path / "out" / "small"
     words = ["--study", tmp_path / "small.yaml", "--output", tmp_path / "out", "--limit", 100, "--threads", 1]
-    training = ["--", "--epochs", 6, "--batch-size", 20]
-    # The first run has written a checkpoint, and has more to do.
+    training = ["--", "--epochs", 30, "--batch-size", 20]
+    # The first run has written a checkpoint and has seconds of work left, so that the signal arrives in time.
     run = folder / "runs" / "fashion_mini_none-seed0"
     thread = signal_when(lambda: (run / "summary.csv").is_file())
     assert study_here(*words, *training) == 130
@@ -139,7 +139,7 @@ def test_a_study_stopped_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixtu
     text = (folder / "results.md").read_text()
     assert "partial" not in text.lower()
     assert str(tmp_path) not in text + (folder / "results.csv").read_text()
-    assert "--limit 100 -- --epochs 6" in text
+    assert "--limit 100 -- --epochs 30" in text
     errors = [json.loads((folder / "runs" / f"fashion_mini_none-seed{i}" / "results.json").read_text()) for i in (0, 1)]
     values = [result["test"]["error"] for result in errors]
     assert f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}" in text

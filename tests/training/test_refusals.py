@@ -19,7 +19,7 @@ from timm_patchup.runs.folder import RunFolder
         (["--recipe", "imagenet_hard_patchp", "--lr", "x"], ["did you mean imagenet_hard_patchup", "lr must be"]),
         (
             ["--epoch", "3", "--lr", "-1"],
-            ["unknown flag --epoch; did you mean --epochs", "lr must be a number, above 0"],
+            ["unknown flag --epoch; did you mean --epochs", "lr must be a number above 0, got -1"],
         ),
         (["some/folder"], ["unexpected argument 'some/folder'; give a data folder with --data-dir"]),
         (["--track", "nothing"], ["--track must be one or more of tensorboard, trackio, wandb, got 'nothing'"]),
