@@ -70,7 +70,8 @@ def python(code: str, hub: Hub, cache: Path, **variables: str) -> Any:
 
 def test_a_model_is_evaluated_from_the_hub(hub: Hub, run: Path, tmp_path: Path) -> None:
     publish(hub, "USER/NAME", export(run, tmp_path / "export"))
-    (line,) = re.findall(r"^python -c '(.*evaluate.*)' ", (ROOT / "scripts" / "README.md").read_text(), flags=re.MULTILINE)
+    page = (ROOT / "scripts" / "README.md").read_text()
+    (line,) = re.findall(r"^python -c '(.*evaluate.*)' ", page, flags=re.MULTILINE)
     assert "USER/NAME" in line
     found = python(line.replace("print(", "print(json.dumps(") + ")", hub, tmp_path / "cache")
     where = ["--data-dir", tmp_path / "cifar10", "--output", tmp_path / "report"]

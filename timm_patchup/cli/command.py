@@ -1,6 +1,6 @@
 """What all commands share: a parser whose errors are one line, and how a command ends.
 
-``run_command`` is the one place that turns errors into lines on standard error and exit codes:
+``run_command`` turns errors into lines on standard error and exit codes, for all commands alike:
 
     0    done
     1    the call was right, but the work failed
@@ -84,8 +84,13 @@ def run_command(
     except Exception as error:
         if "--debug" in words:
             traceback.print_exc()
-        code = print_errors(name, _lines(error, on_file_error), _exit_code(error), everywhere=not _is_expected(error))
+        code = report(name, error, on_file_error=on_file_error)
     raise SystemExit(code)
+
+
+def report(name: str, error: Exception, *, on_file_error: str = "") -> int:
+    """Print the lines of an error and return its exit code; the arguments are those of ``run_command``."""
+    return print_errors(name, _lines(error, on_file_error), _exit_code(error), everywhere=not _is_expected(error))
 
 
 def _is_expected(error: Exception) -> bool:
