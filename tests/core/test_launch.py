@@ -102,7 +102,7 @@ def test_two_processes(train_script: Path, tmp_path: Path, launcher: str) -> Non
         ),
     ],
 )
-def test_bad_calls_end_in_a_line_per_problem(
+def test_a_bad_call_ends_in_clear_lines(
     train_script: Path, tmp_path: Path, flags: list[str], message: str
 ) -> None:
     done = launch(train_script, "--output", tmp_path / "a", *flags)
