@@ -102,9 +102,7 @@ def test_two_processes(train_script: Path, tmp_path: Path, launcher: str) -> Non
         ),
     ],
 )
-def test_a_bad_call_ends_in_clear_lines(
-    train_script: Path, tmp_path: Path, flags: list[str], message: str
-) -> None:
+def test_a_bad_call_ends_in_clear_lines(train_script: Path, tmp_path: Path, flags: list[str], message: str) -> None:
     done = launch(train_script, "--output", tmp_path / "a", *flags)
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if line.startswith("timm-patchup: ")]
