@@ -41,6 +41,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         wanted = argv and argv[0] in ("-h", "--help")
         print(f"usage: timm-patchup path/to/train.py --mix {{{','.join(list_methods())}}} [the script's own flags]")
         print("       timm-patchup path/to/train.py --help    shows the script's flags with ours")
+        print("examples:")
+        print(
+            "  timm-patchup path/to/train.py --mix hard_patchup --mix-gamma 0.5 --model resnet50 --data-dir data/imagenet"
+        )
+        print("  timm-patchup path/to/train.py --recipe imagenet_soft_patchup --data-dir data/imagenet")
+        print("  torchrun --nproc-per-node 8 -m timm_patchup.launch path/to/train.py --mix hard_patchup ...")
         raise SystemExit(0 if wanted else 2)
     try:
         _run(argv)
