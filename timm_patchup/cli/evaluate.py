@@ -46,7 +46,7 @@ def make_parser() -> Parser:
         action="extend",
         default=[],
         metavar="MODEL",
-        help="run folders, hf-hub:USER/NAME, local-dir:DIR in timm's layout, or names of timm models; several are compared",
+        help="run folders, hf-hub:USER/NAME, local-dir:DIR in timm's layout, or timm model names; several are compared",
     )
     group.add_argument(
         "--suite",
