@@ -65,8 +65,7 @@ def benchmarks_table() -> str:
         steps = {
             "multistep": f", x {recipe.decay_rate:g} after {', '.join(map(str, recipe.decay_milestones))}",
             "step": f", x {recipe.decay_rate:g} every {recipe.decay_epochs:g}",
-            "cosine": ", cosine",
-        }[recipe.sched]
+        }.get(recipe.sched, f", {recipe.sched}")
         scarce = f", {recipe.train_per_class} per class" if recipe.train_per_class else ""
         data = recipe.dataset.removeprefix("hfds/") + scarce
         rows.append((f"`{name}`", data, recipe.model, recipe.epochs, recipe.batch_size, f"{recipe.lr:g}{steps}"))

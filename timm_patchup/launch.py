@@ -23,6 +23,11 @@ from .recipe import load_recipe
 from .recipe.schema import MIX_PREFIX, without_retired
 
 COMMAND = "timm-patchup"
+_EXAMPLES = (
+    "timm-patchup path/to/train.py --mix hard_patchup --mix-gamma 0.5 --model resnet50 --data-dir data/imagenet",
+    "timm-patchup path/to/train.py --recipe imagenet_soft_patchup --data-dir data/imagenet",
+    "torchrun --nproc-per-node 8 -m timm_patchup.launch path/to/train.py --mix hard_patchup ...",
+)
 # timm's flags that a mix cannot be combined with, and why.
 _CONFLICTS = {
     "kd_model_name": "distillation builds a task of its own and would not be mixed",
@@ -41,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         wanted = argv and argv[0] in ("-h", "--help")
         print(f"usage: timm-patchup path/to/train.py --mix {{{','.join(list_methods())}}} [the script's own flags]")
         print("       timm-patchup path/to/train.py --help    shows the script's flags with ours")
+        if wanted:
+            print("examples:", *_EXAMPLES, sep="\n  ")
         raise SystemExit(0 if wanted else 2)
     try:
         _run(argv)

@@ -32,7 +32,7 @@ def test_all_commands_are_tested() -> None:
     assert sorted(CALLS) == sorted(commands)
 
 
-@pytest.mark.parametrize("name", ["push", "study", "train"])
+@pytest.mark.parametrize("name", ["evaluate", "push", "study", "train"])
 def test_help_has_groups_and_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(name, "--help") == 0
     text = capsys.readouterr().out

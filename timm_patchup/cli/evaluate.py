@@ -29,7 +29,15 @@ def _run(words: Sequence[str]) -> int:
 def make_parser() -> Parser:
     """Return the parser of all flags."""
     parser = Parser(
-        prog=COMMAND, description="Measure classifiers as the paper does, and write a report.", allow_abbrev=False
+        prog=COMMAND,
+        usage="%(prog)s --model MODEL [MODEL ...] [flags]",
+        description="Measure classifiers as the paper does, and write a report.",
+        allow_abbrev=False,
+        examples=[
+            "python scripts/evaluate.py --model output/fashion_mini_hard_patchup --suite clean,affine,fgsm",
+            "python scripts/evaluate.py --model output/NONE output/PATCHUP --suite corruptions --baseline NONE",
+            "python scripts/evaluate.py --model hf-hub:USER/NAME --data cifar10 --limit 200",
+        ],
     )
     group = parser.add_argument_group("what to evaluate")
     group.add_argument(
@@ -38,7 +46,7 @@ def make_parser() -> Parser:
         action="extend",
         default=[],
         metavar="MODEL",
-        help="run folders, hf-hub:USER/NAME, local-dir:DIR in timm's layout, or names of timm; several are compared",
+        help="run folders, hf-hub:USER/NAME, local-dir:DIR in timm's layout, or timm model names; several are compared",
     )
     group.add_argument(
         "--suite",

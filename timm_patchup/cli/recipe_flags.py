@@ -21,14 +21,14 @@ from ..recipe.schema import MIX_PREFIX, list_mix_settings
 
 # The first key of each group of flags, and its title.
 _GROUPS = {
-    "dataset": "Dataset",
-    "input_size": "Images and augmentation",
-    "model": "Model",
-    "mix": "Method (mixing, labels, loss)",
-    "batch_size": "Optimizer",
-    "epochs": "Learning rate schedule",
+    "dataset": "dataset",
+    "input_size": "images and augmentation",
+    "model": "model",
+    "mix": "method (mixing, labels, loss)",
+    "batch_size": "optimizer",
+    "epochs": "learning rate schedule",
     "model_ema": "EMA and mixed precision",
-    "seed": "Reproducibility, validation and checkpoints",
+    "seed": "reproducibility, validation and checkpoints",
 }
 
 
@@ -68,7 +68,8 @@ def add_mix_flags(
         else:
             key = next(iter(owners.values()))
             defaults = "; ".join(f"{other}: {_shown(plain(own.default))}" for other, own in owners.items())
-            text = f"{key.help} ({defaults})"
+            meanings = {own.help for own in owners.values()}
+            text = f"{key.help if len(meanings) == 1 else 'meaning depends on the method'} ({defaults})"
         several = any(own.takes_several for own in owners.values())  # --mix may choose any of them
         _add(group, key, text, prefix=MIX_PREFIX, several=several, **common)
     return names
@@ -98,7 +99,11 @@ def _metavar(key: Setting) -> str:
 
 
 def _shown(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else "none" if value is None else str(value)
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    if isinstance(value, dict):
+        return " ".join(f"{key}={one}" for key, one in value.items()) or "none"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def named_recipe(words: Sequence[str]) -> Recipe:
