@@ -49,7 +49,7 @@ class HubError(UserError):
     """A model cannot be exported, pushed or loaded as asked."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(one_line(message))
 
 
 class Failed(UserError):
@@ -88,6 +88,11 @@ class NonFinite(RunError):
             f"the loss is not finite at update {update}; last good checkpoint: {checkpoint}. Start again with a lower "
             f"--lr, with --warmup-epochs or --clip-grad, or without --amp: a resumed run keeps its recipe"
         )
+
+
+def one_line(error: Exception | str, length: int | None = None) -> str:
+    """Return the text of an error without line breaks, cut after ``length`` characters."""
+    return " ".join(str(error).split())[:length]
 
 
 def nearest(name: Any, known: Iterable[str]) -> str:

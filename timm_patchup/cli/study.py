@@ -14,7 +14,8 @@ from ..study.collect import StudyRow, check_finished, collect, is_done
 from ..study.definition import Run, Study, list_studies, load_study
 from ..study.options import StudyOptions, run_recipe
 from ..study.runner import Job, Runner, last_line
-from ..study.tables import comma_separated, markdown, plot, table, write_whole
+from ..study.tables import comma_separated, markdown, plot, table
+from ..system.files import write_whole
 from ..system.threads import share_of_cores
 from .command import Parser, check_minimums, run_command
 from .study_commands import commands, parse_training_flags

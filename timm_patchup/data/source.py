@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from ..errors import DataError
+from ..errors import DataError, one_line
 from ..recipe.parts import DataSpec
-from ..system.network import data_set_trouble
+from ..system.network import dataset_problem
 from .embedded import fashion_mini_dir
 
 HUB_PREFIX = "hfds/"
@@ -174,7 +174,7 @@ def _config_names(folder: Path) -> list[str]:
     try:
         return datasets.get_dataset_config_names(str(folder))
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        raise DataError(f"{folder} contains no dataset: {' '.join(str(error).split())[:200]}") from error
+        raise DataError(f"{folder} contains no dataset: {one_line(error, 200)}") from error
 
 
 def _load(path: str, config: str | None, split: str, *, files: list[str] | None = None) -> Any:
@@ -185,12 +185,11 @@ def _load(path: str, config: str | None, split: str, *, files: list[str] | None 
     try:
         return datasets.load_dataset(path, config, split=split, data_files={split: files} if files else None)
     except Exception as error:
-        trouble = data_set_trouble(error, path) if on_hub else None
-        if trouble is not None:
-            raise DataError(f"{trouble}, or use --data-dir with a local folder in the Hub's layout") from error
+        problem = dataset_problem(error, path) if on_hub else None
+        if problem is not None:
+            raise DataError(f"{problem}, or give data_dir (--data-dir), a folder in the Hub's layout") from error
         if isinstance(error, datasets.exceptions.DatasetNotFoundError):
             raise DataError(f"{path} contains no dataset: expected parquet files like data/train-*.parquet") from error
         if isinstance(error, (OSError, ValueError, datasets.exceptions.DatasetsError)):
-            text = " ".join(str(error).split())[:300]
-            raise DataError(f"{path}: cannot read split {split!r}: {text}") from error
+            raise DataError(f"{path}: cannot read split {split!r}: {one_line(error, 300)}") from error
         raise

@@ -14,7 +14,7 @@ import torch
 from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
-from ..errors import HubError, UserError, nearest
+from ..errors import HubError, UserError, nearest, one_line
 from ..recipe import Recipe
 from ..recipe.parts import ImageSpec
 from ..runs.load import FOLDER, HUB, load_with_recipe
@@ -143,8 +143,7 @@ def _from_registry(name: str) -> nn.Module:
     try:
         return timm.create_model(name, pretrained=True)
     except Exception as error:  # whatever the Hub's client, the files and the model's constructor raise
-        text = " ".join(str(error).split())[:200]
-        raise UserError(f"--model {name}: cannot load its pretrained weights: {text}") from error
+        raise UserError(f"model {name}: cannot load its pretrained weights: {one_line(error, 200)}") from error
 
 
 def _names(sources: Sequence[str]) -> list[str]:

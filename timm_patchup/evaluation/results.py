@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..system.files import replacing
+from ..system.files import write_whole
 from .context import Measured
 from .models import EvalModel
 
@@ -88,7 +88,7 @@ class Results:
 
     def write(self) -> None:
         content = {"data": self.data, "models": self.models, "suites": self.suites, **self.extra}
-        write_bytes(self.folder / FILE, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+        write_whole(self.folder / FILE, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
     def _is_same_network(self, model: EvalModel) -> bool:
         return _network(self.models.get(model.name, {})) == _network(model.describe())
@@ -98,10 +98,3 @@ def _network(description: dict[str, Any]) -> str:
     """Return what defines a network: its weights alone do not."""
     arguments = description.get("recipe", {}).get("model_kwargs", {})
     return json.dumps([description.get("weights"), description.get("architecture"), arguments], sort_keys=True)
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name and rename it, so that readers never see a partial file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as partial:
-        partial.write_bytes(content)

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from ..errors import UserError
 from ..recipe import Recipe, load_recipe
-from ..system.files import PARTIAL, replacing
+from ..system.files import PARTIAL, replacing, write_whole
 
 State = Literal["new", "unfinished", "finished", "foreign"]
 OWN_FILES = ("recipe.yaml", "summary.csv", "results.json", "curves.png", "model.safetensors")
@@ -158,8 +158,7 @@ class RunFolder:
             shutil.copyfile(source, partial)
 
     def write_text(self, name: str, text: str) -> None:
-        with replacing(self.path / name) as partial:
-            partial.write_text(text, encoding="utf-8")
+        write_whole(self.path / name, text)
 
 
 def parse_summary(text: str) -> list[EpochRow]:

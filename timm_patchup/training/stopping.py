@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from ..system.signals import handling
+
 
 class StopSignal:
     """Remembers SIGINT and SIGTERM until the loop is between two updates; a second one stops the process at once.
@@ -19,12 +21,8 @@ class StopSignal:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Catch the signals inside the context, and restore the handlers after it."""
-        before = {number: signal.signal(number, self._remember) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
+        with handling([signal.SIGINT, signal.SIGTERM], self._remember):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         self.signal = number

@@ -15,7 +15,7 @@ from PIL import Image
 
 from ...data.source import HUB_PREFIX, FolderSource, Source
 from ...data.splits import take_stratified
-from ...errors import DataError
+from ...errors import DataError, one_line
 from ...recipe.parts import ImageSpec
 from ...system.network import explain_hub_error
 from ..images import TestImages
@@ -118,8 +118,7 @@ def _array(where: str, path: Path) -> np.ndarray:
     try:
         array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        text = " ".join(str(error).split())[:200]
-        raise DataError(f"--corrupted {where}: {path.name} cannot be read: {text}") from error
+        raise DataError(f"corrupted {where}: {path.name} cannot be read: {one_line(error, 200)}") from error
     if array.ndim == 0:
         raise DataError(f"--corrupted {where}: {path.name} has a single value and not one per sample")
     return array
