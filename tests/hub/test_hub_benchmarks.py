@@ -192,7 +192,7 @@ def test_foreign_models_need_data_and_keep_their_preprocessing(tmp_path: Path) -
     model = timm.create_model("test_vit", num_classes=10, img_size=48)
     model.pretrained_cfg |= {"input_size": (3, 48, 48), "crop_mode": "squash", "fixed_input_size": True}
     save_for_hf(model, tmp_path / "vit", safe_serialization=True)
-    with pytest.raises(HubError, match="has no recipe that names its data: choose the data with --data NAME"):
+    with pytest.raises(HubError, match="has no recipe that names its data: choose it with data"):
         evaluate(tmp_path / "vit")
     found = evaluate(tmp_path / "vit", data="fashion_mini", limit=20, output=tmp_path / "report")
     assert found["clean"]["error"] is not None

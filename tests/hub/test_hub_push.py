@@ -134,7 +134,7 @@ def test_calls_that_are_wrong(hub: Hub, client: Client, run: Path) -> None:
     failed(client(run / "checkpoints", "--repo", REPO), "has no run", 2)
     failed(client(run, "--repo", REPO, "--create-pr"), "does not exist, so there is nothing to propose to")
     (run / "results.json").unlink()
-    failed(client(run, "--repo", REPO), "not finished: resume it with --resume", 2)
+    failed(client(run, "--repo", REPO), "not finished: resume it (train.py --resume", 2)
     assert not hub.repositories
 
 
@@ -208,7 +208,7 @@ def test_other_files_are_not_overwritten_by_default(hub: Hub, client: Client, fo
     hub.repositories[REPO].commit("main", {**hub.files(REPO), **other})
     hub.repositories[REPO].branches["backup"] = hub.repositories[REPO].branches["main"]
     before = dict(hub.repositories[REPO].commits)
-    failed(client(folder, "--repo", REPO), "USER/NAME has another model (resnet50): choose another --repo")
+    failed(client(folder, "--repo", REPO), "USER/NAME has another model (resnet50): choose another repo")
     failed(client(folder, "--repo", REPO, "--private"), "exists and is public")
     failed(client(folder, "--repo", REPO, "--revision", "main"), "USER/NAME has another model (resnet50)")
     failed(client(folder, "--repo", REPO, "--revision", "backup"), "USER/NAME has another model (resnet50)")

@@ -39,14 +39,14 @@ class Results:
             UserError: the file is damaged or belongs to other data, or the folder is a file.
         """
         if folder.exists() and not folder.is_dir():
-            raise UserError(f"--output must be a folder, but {folder} is a file")
+            raise UserError(f"output must be a folder, but {folder} is a file")
         self.folder, self.data = folder, data
         self.models: dict[str, dict[str, Any]] = {}
         self.suites: dict[str, dict[str, Entry]] = {}
         self.extra: dict[str, Any] = {}
         if not (folder / FILE).is_file():
             return
-        other = "choose another --output, or start over with --force"
+        other = "choose another output, or start over with force (--force)"
         try:
             stored = json.loads((folder / FILE).read_text(encoding="utf-8"))
             models, suites, stored_data = stored["models"], stored["suites"], stored["data"]
@@ -54,7 +54,7 @@ class Results:
             if force:
                 return
             raise UserError(
-                f"{folder / FILE} is damaged or was not written by this command ({error}): {other}"
+                f"{folder / FILE} is damaged or is not the results of an evaluation ({error}): {other}"
             ) from error
         if stored_data != data:
             if force:

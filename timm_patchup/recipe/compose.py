@@ -108,7 +108,7 @@ def split_name(name: str) -> tuple[str, str]:
         candidates = ", ".join(f"{name}_{method}" for method in list_recipe_methods())
         raise UserError([f"{name!r} is a benchmark; a recipe also names the method: {candidates}"])
     hint = nearest(name, list_recipes())
-    raise UserError([f"no recipe {name!r}{hint or '; --list-recipes shows all'}"])
+    raise UserError([f"no recipe {name!r}{hint or '; list_recipes() (--list-recipes) has all'}"])
 
 
 def _compose(source: str | Path) -> Keys:

@@ -209,10 +209,10 @@ class Recipe(Checked):
         """Yield the keys that were set although another one makes them idle, with the reason and the way out."""
         idle: dict[str, str] = {}
         if self.crop_padding is not None:
-            reason = "on small images cropped from padding: --crop-padding none takes timm's random crop"
+            reason = "on small images cropped from padding: crop_padding none takes timm's random crop"
             idle |= dict.fromkeys(("scale", "ratio", "train_interpolation"), reason)
         if self.aa is not None and "3a" not in self.aa:
-            idle["color_jitter"] = "beside aa, as in timm: give --color-jitter 0"
+            idle["color_jitter"] = "next to aa, as in timm: set color_jitter to 0"
         if self.sched in ("step", "multistep", "none"):
             idle |= dict.fromkeys(("min_lr", "cooldown_epochs"), f"with the schedule {self.sched}")
         if self.sched == "none":

@@ -63,7 +63,7 @@ def make_accelerator(
         name = str(accelerator.distributed_type).rsplit(".", 1)[-1]
         problems.append(f"{name} is not supported: launch with one process or with --multi_gpu (DDP)")
     if accelerator.mixed_precision == "fp16" and accelerator.device.type == "cpu":
-        problems.append("float16 needs a GPU: on the CPU use --amp-dtype bfloat16")
+        problems.append("float16 needs a GPU: on the CPU use amp_dtype bfloat16")
     if problems:
         raise UserError(problems)
     if accelerator.device.type == "cpu":

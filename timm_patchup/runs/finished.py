@@ -46,7 +46,7 @@ def read_finished_run(path: Path) -> FinishedRun:
     folder = RunFolder(path)
     state = folder.state()
     if state == "unfinished":
-        raise HubError(f"{path}: the run is not finished: resume it with --resume {path}, then run the command again")
+        raise HubError(f"{path}: the run is not finished: resume it (train.py --resume {path}), then try again")
     if state != "finished":
         raise HubError(f"{path} has no run: give the folder that has recipe.yaml and results.json")
     return FinishedRun(path, read_recipe(path), folder.results(), folder.summary(), read_weights(path / WEIGHTS))

@@ -66,18 +66,17 @@ class RunFolder:
         taken += ["checkpoints/"] if self.checkpoints.exists() and any(self.checkpoints.iterdir()) else []
         if taken:
             raise UserError(
-                f"{self.path} has {', '.join(taken)}, but they are not from a run: choose another --experiment or "
-                f"--output"
+                f"{self.path} has {', '.join(taken)}, but they are not from a run: choose another experiment or output"
             )
 
     def refuse_unless_new(self) -> None:
         """Raise UserError if the folder has anything that a new run would overwrite."""
         state = self.state()
-        other = "choose another --experiment or --output"
+        other, overwrite = "choose another experiment or output", "overwrite it (--overwrite)"
         if state == "finished":
-            raise UserError(f"{self.path} has a finished run: {other}, or use --overwrite")
+            raise UserError(f"{self.path} has a finished run: {other}, or {overwrite}")
         if state == "unfinished":
-            raise UserError(f"{self.path} has an unfinished run: resume it with --resume, {other}, or use --overwrite")
+            raise UserError(f"{self.path} has an unfinished run: resume it (--resume), {other}, or {overwrite}")
         if state == "foreign":
             raise UserError(
                 f"{self.path} has files that are not from a run: {other}; --overwrite keeps them and adds a run"

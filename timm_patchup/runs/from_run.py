@@ -27,7 +27,7 @@ def load_run(folder: Path) -> tuple[nn.Module, Recipe]:
     """
     recipe = read_recipe(folder)
     if not (folder / WEIGHTS).is_file():
-        raise HubError(f"{folder}: the run has no {WEIGHTS} yet, resume it: train.py --resume {folder}")
+        raise HubError(f"{folder}: the run has no {WEIGHTS} yet: resume it (train.py --resume {folder})")
     return build_trained(recipe, read_weights(folder / WEIGHTS), where=str(folder)), recipe
 
 

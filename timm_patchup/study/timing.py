@@ -27,7 +27,7 @@ def measure(recipe: Recipe, reference: Recipe, *, threads: int | None) -> dict[s
         UserError: the recipe compiles the model, which would be timed, too.
     """
     if recipe.torchcompile is not None:
-        raise UserError("updates are timed in eager mode: leave out --torchcompile")
+        raise UserError("updates are timed in eager mode: leave out torchcompile")
     accelerator = make_accelerator(precision=precision_of(recipe), threads=threads)
     updates = [_Update(recipe, accelerator), _Update(reference, accelerator)]
     seconds = [0.0, 0.0]

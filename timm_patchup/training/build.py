@@ -35,7 +35,7 @@ def batch_problems(recipe: Recipe, num_processes: int) -> list[str]:
     near = sorted({max(1, recipe.batch_size // parts) * parts, (recipe.batch_size // parts + 1) * parts})
     return [
         f"batch_size {recipe.batch_size} is not divisible by {num_processes} processes x {recipe.grad_accum_steps} "
-        f"accumulation steps: use --batch-size {' or '.join(map(str, near))}, or another number of processes"
+        f"accumulation steps: use a batch_size of {' or '.join(map(str, near))}, or another number of processes"
     ]
 
 
