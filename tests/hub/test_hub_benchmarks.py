@@ -81,7 +81,7 @@ def test_a_model_is_evaluated_from_the_hub(hub: Hub, run: Path, tmp_path: Path) 
     assert found.keys() == {"clean"}
     assert found["clean"] == pytest.approx(stored["clean"]["run"]["values"], rel=1e-6)
     # Everything is cached now.
-    hub.trouble |= {"info": "drop", "resolve": "drop"}
+    hub.failures |= {"info": "drop", "resolve": "drop"}
     code = 'print(json.dumps(hub.evaluate("USER/NAME", ["clean", "affine"], batch_size=7)))'
     found = python(code, hub, tmp_path / "cache", HF_HUB_OFFLINE="1")
     for suite in ("clean", "affine"):
@@ -125,7 +125,7 @@ print(json.dumps([told(name) for name in ("cifar10", "cifar100", "svhn", "tiny_i
 """
     hub.add("datasets/uoft-cs/cifar10", {"cifar-10.tar": b""})
     hub.add("datasets/ufldl-stanford/svhn", {f"cropped_digits/{split}-0.parquet": b"" for split in ("train", "test")})
-    hub.trouble["resolve"] = "drop"
+    hub.failures["resolve"] = "drop"
     hub.add("datasets/zh-plus/tiny-imagenet", gated=True)
     layout, missing, dropped, gated = python(code, hub, tmp_path / "cache")
     assert layout == "dataset uoft-cs/cifar10 has no files train-*.parquet: its layout is not supported"

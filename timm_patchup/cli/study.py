@@ -55,7 +55,7 @@ def make_parser() -> Parser:
     data.add_argument(
         "--corrupted",
         metavar="DIR|hfds/OWNER/NAME",
-        help="suite corruptions: dataset of corrupted images (default: made on the fly)",
+        help="suite corruptions: dataset of corrupted images (default: generated)",
     )
     running = parser.add_argument_group("run")
     running.add_argument("--output", metavar="DIR", default="studies", help="folder of all studies (default: studies)")
@@ -125,8 +125,7 @@ def _problems(given: argparse.Namespace) -> list[str]:
 
 def _check_evaluation(study: Study, options: StudyOptions, *, runs_here: bool) -> None:
     """Refuse unknown suites and values, and missing packages, before the first training."""
-    ready = options.corrupted is not None
-    if ready and not any(part.suite == "corruptions" for part in study.evaluation):
+    if options.corrupted is not None and not any(part.suite == "corruptions" for part in study.evaluation):
         raise UserError(f"--corrupted is for suite corruptions, which {study.name} does not have")
     if not study.evaluation:
         return

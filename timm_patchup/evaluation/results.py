@@ -24,7 +24,7 @@ class Results:
         data: what identifies the test images.
         models: description per model.
         suites: entries per suite and model.
-        extra: further top-level content that suites compute for the report.
+        extra: more top-level content that suites compute for the report.
     """
 
     def __init__(self, folder: Path, data: dict[str, Any], *, force: bool = False) -> None:

@@ -1,4 +1,7 @@
-"""One evaluation from its call to its report: load the models, open the data, measure what is missing, write."""
+"""One evaluation from its call to its report: load the models, open the data, measure what is missing, write.
+
+``evaluate.py`` and ``timm_patchup.hub.evaluate`` both make an ``EvalCall`` and call ``run``.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -157,7 +160,7 @@ def _fetch_test_split(data: DataSpec) -> Path | None:
         return None
     try:
         return fetch_splits(data, [data.val_split])
-    except HubError:  # another layout, or cached by ``datasets`` only, which reports what is wrong
+    except HubError:  # another layout, or only in the cache of ``datasets``, which then reports the problem
         return None
 
 

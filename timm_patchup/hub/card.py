@@ -1,4 +1,7 @@
-"""The model card of an export: what the model is, how to load it, its results, and how to train it again."""
+"""The model card of an export: what the model is, how to load it, its results, and how to train it again.
+
+The text is made from values only; files are read and written in ``export_files.py``.
+"""
 
 import re
 from collections.abc import Sequence

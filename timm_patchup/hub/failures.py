@@ -1,4 +1,7 @@
-"""Errors of a push, explained in one line with the next step. Loading and fetching: ``system/network.py``."""
+"""Errors of a push, explained in one line with the next step.
+
+Those of loading and fetching are in ``system/network.py``, since lower layers load and fetch, too.
+"""
 
 from collections.abc import Sequence
 
@@ -39,7 +42,7 @@ def _explain_answer(answers: Sequence[BaseException], repo: str) -> str:
         return f"the account of {repo} has no storage left: {way}, then run the command again"
     if status == 401:
         return "the Hub does not accept the token: make one at https://huggingface.co/settings/tokens, `hf auth login`"
-    if status in (403, 404):  # what one may not see is not found
+    if status in (403, 404):  # the Hub answers 404 without access, too
         way = "use a token with write access or another repo, or open a pull request (create_pr)"
         return f"no write access to {repo}: {way}"
     if status in (409, 412):

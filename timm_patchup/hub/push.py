@@ -1,7 +1,7 @@
 """Push an exported folder to the Hub: one commit, or none.
 
-The content of a repository is checked first and not overwritten by default. The commit names its parent, so that
-nobody's work is lost in between. Large files are uploaded before it and not sent twice.
+The content of a repository is checked first and not overwritten by default. The commit names its parent, so
+that no concurrent commit is lost. Large files are uploaded before it and not sent twice.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ def push(
     """Push an exported folder to the Hub in one commit.
 
     Args:
-        out_dir: a folder written by ``export``; its README.md may have been edited since.
+        out_dir: a folder written by ``export``; its README.md may have been edited.
         repo: ``USER/NAME``, created if it does not exist.
         private: create a private repository; an existing public one is refused.
         revision: a branch other than main, created if it does not exist.
@@ -179,7 +179,7 @@ def _digests(content: bytes | Path) -> tuple[str, str]:
 
 
 def _refuse_other(api: "HfApi", repo: str, files: dict[str, bytes | Path], target: Target, changed: list[str]) -> None:
-    """Raise HubError if a push would replace anything; adding files to the same model is fine."""
+    """Raise HubError if a push would replace anything; adding files to the same model is allowed."""
     ways = "choose another repo, a new branch (revision), a pull request (create_pr), or overwrite it (overwrite)"
     if target.digests.get(WEIGHTS) not in _digests(files[WEIGHTS]):
         raise HubFailed(f"{repo} has {_content(api, repo, target)}: {ways}")

@@ -1,4 +1,7 @@
-"""The Accelerator that training, evaluation and timing share, and the launches that are refused."""
+"""The Accelerator that training, evaluation and timing share, and the launches that are refused.
+
+Other modules take an Accelerator as an argument; only this one reads the environment of a launch.
+"""
 
 import os
 from collections.abc import Sequence

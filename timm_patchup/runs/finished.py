@@ -1,4 +1,7 @@
-"""A finished run as one value: its recipe, results, summary and weights, read once."""
+"""A finished run as one value: its recipe, results, summary and weights, read once.
+
+An export works with this value and does not read the folder again.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path

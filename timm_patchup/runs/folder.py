@@ -1,4 +1,4 @@
-"""The folder of a run: which files are in it, its state, and its lock.
+"""The folder of a run: its files, its state, and its lock.
 
 ``recipe.yaml``, ``summary.csv``, ``results.json``, ``curves.png``, ``model.safetensors`` and ``checkpoints/``. Files
 are written under a temporary name and renamed, so that a reader never sees a partial one. None contains a path.
@@ -42,7 +42,7 @@ class RunFolder:
         return self.path.resolve().name
 
     def state(self) -> State:
-        """Return whether the folder has a run, and whether it is finished; ``foreign`` for files of something else."""
+        """Return whether the folder has a run, and whether it is finished; ``foreign`` if it has only other files."""
         if not self.path.exists() or all(self._is_left_over(path) for path in self.path.iterdir()):
             return "new"
         if not (self.path / "recipe.yaml").is_file() or not self.checkpoints.is_dir():
@@ -50,7 +50,7 @@ class RunFolder:
         return "finished" if (self.path / "results.json").is_file() else "unfinished"
 
     def _is_left_over(self, path: Path) -> bool:
-        """Return whether a file was left by a run that was killed before it began."""
+        """Return whether a file was left by a run that was killed before it started."""
         if path == self.checkpoints:
             return all(inside.name == _LOCK for inside in path.iterdir())
         return path.name == ".partial-recipe.yaml"
@@ -59,7 +59,7 @@ class RunFolder:
         return load_recipe(self.path / "recipe.yaml")
 
     def refuse_to_overwrite(self) -> None:
-        """Raise UserError if a run would overwrite files of something else."""
+        """Raise UserError if a run would overwrite files that are not from a run."""
         if self.state() != "foreign":
             return
         taken = [name for name in OWN_FILES if (self.path / name).exists()]

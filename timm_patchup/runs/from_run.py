@@ -1,4 +1,7 @@
-"""The model of a run: the network of its recipe with the weights it kept, described for timm."""
+"""The model of a run: the network of its recipe with the weights it kept.
+
+Its pretrained_cfg describes the images and classes it was trained on, as timm expects.
+"""
 
 import re
 from collections.abc import Mapping

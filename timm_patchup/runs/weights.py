@@ -1,4 +1,7 @@
-"""A network and its weights, strictly: a safetensors file that fits by name and shape, or one clear line."""
+"""A network and its weights, strictly: a safetensors file that fits by name and shape, or one clear line.
+
+All loading ends here, from a run, an export or the Hub. Nothing is unpickled.
+"""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""Collect finished runs into rows: mean and standard deviation over seeds, the paper's number, the difference."""
+"""Collect finished runs into rows: mean and standard deviation over seeds, the paper's number, the difference.
+
+Only files are read here; nothing is run.
+"""
 
 import json
 import statistics

@@ -37,7 +37,7 @@ class Job:
 
 @dataclass
 class Outcome:
-    """How the jobs ended: names of failed ones, and the number of the signal that stopped them or 0."""
+    """How the jobs ended: names of the failed ones, and the number of the signal that stopped them, 0 if none did."""
 
     failed: list[str] = field(default_factory=list)
     signal: int = 0

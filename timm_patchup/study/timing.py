@@ -1,7 +1,7 @@
 """The time of an update with a method relative to Hard PatchUp: the paper's table of hours as ratios.
 
-Updates of both are made in turn on random images, so that other load on the machine affects both and no data is read.
-Sums and not medians are compared, since a method may do more in some updates than in others.
+Both are updated in turn on random images, so that other load on the machine affects both and no data is read. Sums
+and not medians are compared, since a method may do more in some updates than in others.
 """
 
 import time

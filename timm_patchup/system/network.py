@@ -1,6 +1,6 @@
 """The Hub seen from this machine: the form of its names, and errors of its client explained in one line.
 
-Errors of a push are explained in ``hub/failures.py``.
+Whatever several layers need to know about the Hub is here. Errors of a push are explained in ``hub/failures.py``.
 """
 
 import re

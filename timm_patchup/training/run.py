@@ -1,4 +1,7 @@
-"""One run from start to end: open or resume its folder, load the data, train, test, print the table."""
+"""One run from start to end: open or resume its folder, load the data, train, test, print the table.
+
+Everything that can be refused is refused before the first file is written.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

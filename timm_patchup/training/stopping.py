@@ -1,4 +1,7 @@
-"""Requests to stop: signals are remembered until the loop can write a checkpoint."""
+"""Requests to stop: signals are remembered until the loop can write a checkpoint.
+
+The loop asks between two updates; nothing is done inside a handler.
+"""
 
 import signal
 from collections.abc import Iterator

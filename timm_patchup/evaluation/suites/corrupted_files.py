@@ -1,8 +1,8 @@
 """Corrupted test images from files: a local folder, or a dataset of the Hub with the same files.
 
 There are two layouts, those of the published sets: ``CORRUPTION/SEVERITY/CLASS/*`` (ImageNet-C, Tiny-ImageNet-C) and
-``CORRUPTION.npy`` with ``labels.npy``, the five severities concatenated (CIFAR-C). Either may be one folder further
-down, as after unpacking each of ImageNet-C's archives into its own folder (``noise/gaussian_noise``).
+``CORRUPTION.npy`` with ``labels.npy``, the five severities concatenated (CIFAR-C). Either may be one folder
+deeper, as after unpacking each of ImageNet-C's archives into its own folder (``noise/gaussian_noise``).
 """
 
 from collections.abc import Sequence

@@ -120,7 +120,7 @@ def corrupt(images: Tensor, rows: Sequence[int], *, name: str, severity: int, se
     for position, row in enumerate(rows):
         with numpy_seeded(derive_seed(seed, CORRUPTIONS.index(name), severity, row)):
             image = corrupt_one(np.ascontiguousarray(pixels[position]), severity, name)
-        corrupted[position] = image[..., : pixels.shape[-1]]  # a gray image becomes three channels
+        corrupted[position] = image[..., : pixels.shape[-1]]  # a grey image becomes three channels
     return torch.from_numpy(corrupted).permute(0, 3, 1, 2).contiguous()
 
 
