@@ -116,12 +116,12 @@ def test_a_failed_fetch_is_one_line(hub: Hub, tmp_path: Path) -> None:
     code = """
 import time
 time.sleep = lambda seconds: None
-def told(name):
+def message_of(name):
     try:
         hub.fetch(name)
     except hub.HubError as error:
         return str(error)
-print(json.dumps([told(name) for name in ("cifar10", "cifar100", "svhn", "tiny_imagenet")]))
+print(json.dumps([message_of(name) for name in ("cifar10", "cifar100", "svhn", "tiny_imagenet")]))
 """
     hub.add("datasets/uoft-cs/cifar10", {"cifar-10.tar": b""})
     hub.add("datasets/ufldl-stanford/svhn", {f"cropped_digits/{split}-0.parquet": b"" for split in ("train", "test")})

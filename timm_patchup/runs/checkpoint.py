@@ -36,7 +36,6 @@ class Checkpoint:
     model: Weights
     ema: Weights | None
     state: dict[str, Any]
-    best: str | None
 
 
 class Checkpoints:
@@ -157,7 +156,6 @@ def load_checkpoint(path: Path) -> Checkpoint:
             model=load_file(path / "model.safetensors"),
             ema=ema,
             state=torch.load(path / "state.pt", map_location="cpu", weights_only=True),
-            best=manifest["best"],
         )
     except CheckpointError:
         raise
