@@ -3,8 +3,8 @@
     python scripts/benchmark.py [--part op step methods loop memory import] [--rounds 15] [--json FILE]
     python scripts/benchmark.py --against path/to/another/checkout     # this edition's step over the other's
 
-Every case of a table runs once per round, in random order, so that whatever else the machine does falls on all alike;
-the figures are medians over the rounds, divided by the reference case of the table. Absolute times are not kept.
+Every case of a table runs once per round, in random order, so that other load on the machine affects all of them. The
+numbers are medians over the rounds, divided by the reference case of the table. Absolute times are not kept.
 """
 
 import argparse
@@ -39,7 +39,7 @@ Row = dict[str, object]
 def medians(cases: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Return the median seconds of each case over interleaved rounds, after one round that is not counted.
 
-    The order is drawn anew in each round: what a case leaves in the caches and the allocator falls on all others alike.
+    The order is drawn again in each round, so that no case always follows the same one in the caches and the allocator.
     """
     times: dict[str, list[float]] = defaultdict(list)
     order = random.Random(0)
@@ -135,8 +135,8 @@ def step_rows(rounds: int) -> Iterable[Row]:
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, nesterov=True)
         ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
         order = random.Random(0)
-        # All sites are seen equally often, and a method's step is divided by the plain step of the same round: a slow
-        # spell of the machine falls on both.
+        # All sites are used equally often, and a method's step is divided by the plain step of the same round: a slow
+        # phase of the machine affects both.
         for number in range(rounds + 1):
             seconds: dict[str, float] = {}
             site = SITES[number % len(SITES)]
@@ -144,7 +144,7 @@ def step_rows(rounds: int) -> Iterable[Row]:
                 chosen = {} if method == "none" else {"prob": 1.0}
                 mix = create_mixer(method, model, num_classes=classes, seed=number, **chosen)
                 if method != "none":
-                    mix.check_images(x)  # the probe of a new input size is paid once per run, not per step
+                    mix.check_images(x)  # a new input size is probed once per run, not once per step
                     mix.sites = [place for place in mix.sites if place.name == site]
                 seconds[method] = step_seconds(mix, model, optimizer, x, y)
                 mix.detach()
@@ -161,7 +161,7 @@ def step_rows(rounds: int) -> Iterable[Row]:
 
 
 def method_rows(rounds: int, model_name: str, batch_size: int) -> Iterable[Row]:
-    """(d) A training step at CIFAR size under every method, in units of the plain step of the same round.
+    """(d) A training step at CIFAR size with every method, in units of the plain step of the same round.
 
     A method that has several sites takes them in turn. The row of ``none`` is one plain step against another: noise.
     """
@@ -320,7 +320,7 @@ for line in sys.stdin:
 def edition_rows(other: Path, rounds: int) -> Iterable[Row]:
     """A training step and the number of compiled graphs of this checkout against another one, in turn.
 
-    Each edition has a process of its own, which makes steps when it is asked to; only one of them works at a time.
+    Each edition has its own process, which makes steps on request; only one of them works at a time.
     """
     own = Path(__file__).resolve().parents[1]
     cases = [(method, site) for method in ("none", "hard_patchup", "soft_patchup") for site in SITES]
@@ -361,7 +361,7 @@ PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], Iterable[Row]]]] = {
     "op": ("The operation, forward and backward, in units of one copy", lambda given: op_rows(given.rounds)),
     "step": ("A training step: time over a step without mixing", lambda given: step_rows(given.rounds)),
     "methods": (
-        "A training step at CIFAR size under every method, in units of one without mixing",
+        "A training step at CIFAR size with every method, in units of one without mixing",
         lambda given: method_rows(given.rounds, given.model, given.batch_size),
     ),
     "loop": ("The training loop, without and with its loader", lambda given: loop_rows(given.rounds)),
@@ -384,11 +384,11 @@ def main() -> None:
     parser.add_argument("--model", default="preactresnet18", help="model of the part methods, for images of 32 x 32")
     parser.add_argument("--batch-size", type=int, default=100, help="batch of the part methods")
     parser.add_argument("--threads", type=int, help="threads of torch; default: torch's own")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to this file")
     parser.add_argument("--against", type=Path, metavar="DIR", help="only compare with another checkout")
     arguments = parser.parse_args()
     if arguments.rounds < 4:
-        parser.error(f"--rounds must be at least 4, one for each site, got {arguments.rounds}")
+        parser.error(f"--rounds must be at least 4, one per site, got {arguments.rounds}")
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     if arguments.against:

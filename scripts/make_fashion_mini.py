@@ -47,7 +47,7 @@ def choose(images: np.ndarray, labels: np.ndarray, per_class: int) -> list[int]:
 
 
 def png(image: np.ndarray) -> bytes:
-    """Encode an image, uint8 (28, 28), as a gray PNG."""
+    """Encode an image, uint8 (28, 28), as a grey PNG."""
     buffer = io.BytesIO()
     PILImage.fromarray(image).save(buffer, "PNG", compress_level=9)
     return buffer.getvalue()

@@ -1,7 +1,7 @@
 """Write the tables of the documentation that follow from the code: settings of the methods, keys, benchmarks.
 
     python scripts/update_tables.py            # after a setting, a method, a key or a benchmark has changed
-    python scripts/update_tables.py --check    # only say which files are out of date
+    python scripts/update_tables.py --check    # only list the files that are out of date
 
 A table is between ``<!-- table:NAME -->`` and ``<!-- /table -->``. ``settings:METHOD`` has the settings of a method,
 ``patchup`` those of hard and soft side by side, ``keys`` the keys of a recipe, ``benchmarks`` the benchmarks.
@@ -24,7 +24,7 @@ _TABLE = re.compile(r"(<!-- table:([\w:]+) -->\n).*?(<!-- /table -->)", flags=re
 
 
 def update(text: str) -> tuple[str, list[str]]:
-    """Return a page with its tables made anew, and their names."""
+    """Return a page with its tables generated again, and their names."""
     names: list[str] = []
 
     def table(found: re.Match[str]) -> str:

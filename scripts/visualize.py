@@ -3,8 +3,8 @@
     python scripts/visualize.py                                           # two samples of the embedded dataset
     python scripts/visualize.py --images cat.jpg dog.jpg --model resnet50 --pretrained --image-size 224
 
-Every panel is what the model's own hooks gave: unaltered features under ``mix.paused()``, then one draw replayed as a
-swap (hard) and with ``--lam`` (soft). Blue comes from sample a, red from sample b, violet from both.
+Every panel shows what hooks in the model recorded: features under ``mix.paused()``, then one draw replayed as a swap
+(hard) and with ``--lam`` (soft). Blue comes from sample a, red from sample b, violet from both.
 """
 
 import argparse
@@ -144,7 +144,7 @@ def make_row(model: nn.Module, x: Tensor, site_name: str, args: argparse.Namespa
     mixed = {}
     with recorded(model, site, args.seed) as run:
         run(mix(x, y)[0])
-        # A permutation of two may leave both where they are; in the picture they are partners.
+        # A permutation of two may be the identity; in the picture they are partners.
         draw = replace(mix.draw, partner=torch.tensor([1, 0]))
         with mix.paused():
             clean = run(x)
@@ -175,7 +175,7 @@ def choose_channel(features: Tensor, channel: int | Literal["auto"], site: str) 
 
 
 def paint(features: np.ndarray, changed: np.ndarray | bool, lam: float, limits: np.ndarray) -> np.ndarray:
-    """Return RGB (H, W, 3): shade is the feature, hue is whose it is, lam of the own and the rest of the partner's."""
+    """Return RGB (H, W, 3): the shade shows the feature, the hue its owner, mixed with weight lam for sample a."""
     low, high = limits
     shade = ((features - low) / max(high - low, 1e-12)).clip(0.0, 1.0)
     own, partner = OWN(shade)[..., :3], PARTNER(shade)[..., :3]
@@ -183,7 +183,7 @@ def paint(features: np.ndarray, changed: np.ndarray | bool, lam: float, limits: 
 
 
 def plot_row(axes: np.ndarray, row: SiteRow, *, negate: bool) -> None:
-    """Fill one row of panels. ``negate`` shows photographs as they are, although a high value is plotted dark."""
+    """Fill one row of panels. ``negate`` keeps photographs from looking inverted: high values are dark."""
     sign = -1.0 if negate and row.channel is None else 1.0
     limits = np.percentile(sign * row.features, (1.0, 99.5))
     height, width = row.changed.shape

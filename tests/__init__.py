@@ -1,4 +1,4 @@
 """Tests in folders that mirror the package; ``core`` is for the modules at its top.
 
-``support`` holds what several folders use. A helper that one folder uses lies beside its tests, without ``test_``.
+``support`` holds what several folders use. A helper of a single folder is next to its tests, without ``test_``.
 """

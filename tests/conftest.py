@@ -33,10 +33,10 @@ def _fixed_seed() -> None:
 
 @pytest.fixture
 def make_model() -> Callable[..., nn.Module]:
-    """Make a small timm model with ten classes, in train mode; ``test_resnet`` unless told."""
+    """Make a small timm model with ten classes, in train mode; ``test_resnet`` by default."""
 
-    def make(name: str = "test_resnet", **settings_of_model: Any) -> nn.Module:
-        return timm.create_model(name, num_classes=NUM_CLASSES, **settings_of_model).train()
+    def make(name: str = "test_resnet", **model_settings: Any) -> nn.Module:
+        return timm.create_model(name, num_classes=NUM_CLASSES, **model_settings).train()
 
     return make
 
@@ -68,7 +68,7 @@ def train_script(tmp_path: Path) -> Path:
 
 
 def within(count: float, trials: int, rate: float, *, bound: float = 1.0, variance: float | None = None) -> bool:
-    """Whether a sum of independent values of mean ``rate`` is where it must be, with confidence 1 - 1e-9.
+    """Whether a sum of independent values of mean ``rate`` is in its band, with confidence 1 - 1e-9.
 
     Bernstein's inequality, which holds for any number of trials: values differ from their mean by ``bound`` at most.
     Without a variance they are coins, of variance ``rate * (1 - rate)``.

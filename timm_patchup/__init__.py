@@ -1,7 +1,7 @@
 """PatchUp for timm: a mixup-style regulariser that swaps or mixes blocks of hidden feature maps.
 
 Importing the package loads ``core``, ``methods`` and ``models`` only, which need torch and timm; ``timm_patchup.hub``
-and the commands import the rest when they are used. ``README.md`` beside this file is the map of the code.
+and the commands import the rest when they are used. ``README.md`` next to this file is the map of the code.
 """
 
 from importlib import import_module

@@ -49,7 +49,7 @@ class HubError(UserError):
     """A model cannot be exported, pushed or loaded as asked."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(one_line(message))
 
 
 class Failed(UserError):
@@ -77,7 +77,8 @@ class Stopped(RunError):
 
     def __init__(self, number: int, checkpoint: str) -> None:
         self.signal = number
-        super().__init__(f"stopped by {signal.Signals(number).name}; checkpoint {checkpoint}: resume with --resume")
+        name = signal.Signals(number).name
+        super().__init__(f"stopped by {name}; checkpoint {checkpoint}: resume the run (--resume)")
 
 
 class NonFinite(RunError):
@@ -86,8 +87,13 @@ class NonFinite(RunError):
     def __init__(self, update: int, checkpoint: str) -> None:
         super().__init__(
             f"the loss is not finite at update {update}; last good checkpoint: {checkpoint}. Start again with a lower "
-            f"--lr, with --warmup-epochs or --clip-grad, or without --amp: a resumed run keeps its recipe"
+            f"lr, with warmup_epochs or clip_grad, or without amp: a resumed run keeps its recipe"
         )
+
+
+def one_line(error: BaseException | str, length: int | None = None) -> str:
+    """Return the text of an error without line breaks, cut after ``length`` characters."""
+    return " ".join(str(error).split())[:length]
 
 
 def nearest(name: Any, known: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """Run timm's own train.py, unmodified, with a mixer: ``timm-patchup path/to/train.py --mix hard_patchup [flags]``.
 
-The script's parser is given our flags (so they land in its args.yaml and work in its ``-c`` files) and its
+The script's parser gets our flags, so that they are in its args.yaml and work in its ``-c`` files, and its
 ClassificationTask becomes a MixTask. Under several processes: ``torchrun -m timm_patchup.launch path/to/train.py ...``
 or ``accelerate launch -m timm_patchup.launch path/to/train.py ...``. ``--recipe NAME`` hands a recipe to the script.
 """
@@ -35,20 +35,20 @@ _CONFLICTS = {
     "aug_splits": "augmentation splits share one batch, which mixing takes apart",
     "naflex_loader": "NaFlex gives patches instead of images",
     "torchscript": "hooks do not run in TorchScript; use --torchcompile",
-    "mixup_off_epoch": "timm tells its own mixup the epoch and nobody else",
+    "mixup_off_epoch": "timm passes the epoch to its own mixup only",
 }
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run a training script under a mixer; exit with one line if the call is wrong. Its own errors are left to it."""
+    """Run a training script under a mixer; exit with one line if the call is wrong. The script's errors pass."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0].startswith("-"):
-        wanted = argv and argv[0] in ("-h", "--help")
+        asks_for_help = bool(argv) and argv[0] in ("-h", "--help")
         print(f"usage: timm-patchup path/to/train.py --mix {{{','.join(list_methods())}}} [the script's own flags]")
         print("       timm-patchup path/to/train.py --help    shows the script's flags with ours")
-        if wanted:
+        if asks_for_help:
             print("examples:", *_EXAMPLES, sep="\n  ")
-        raise SystemExit(0 if wanted else 2)
+        raise SystemExit(0 if asks_for_help else 2)
     try:
         _run(argv)
     except UserError as error:
@@ -87,7 +87,7 @@ def _parse_with_mix(parse_args: Callable[..., Any]) -> Callable[..., Any]:
         keys = add_mix_flags(
             self.add_argument_group("PatchUp", "mixing inside the network (timm_patchup)"), default=None
         )
-        _take_file(self)
+        _apply_file(self)
         _add_recipe(self, args[0] if args else kwargs.get("args"))
         namespace = parse_args(self, *args, **kwargs)
         _configure(namespace, keys)
@@ -96,15 +96,15 @@ def _parse_with_mix(parse_args: Callable[..., Any]) -> Callable[..., Any]:
     return parse
 
 
-def _take_file(parser: argparse.ArgumentParser) -> None:
-    """Give our flags the values of the script's ``-c`` file, which it read before they were there."""
+def _apply_file(parser: argparse.ArgumentParser) -> None:
+    """Give our flags the values of the script's ``-c`` file, which was read before they were added."""
     stored = without_retired(parser._defaults)
     parser.set_defaults(**{name: stored.get(name) for name in parser._defaults})
 
 
 def _add_recipe(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> None:
     """Make a recipe, if one is named, the defaults of the script: its flags and its ``-c`` file override them."""
-    help_text = "a recipe of timm_patchup, by name or file, as defaults of all other flags"
+    help_text = "a recipe of timm_patchup, by name or file: defaults for all other flags"
     parser.add_argument("--recipe", metavar="NAME|FILE", help=help_text)
     peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for flag in ("--recipe", "--mix", "--model"):
@@ -113,7 +113,7 @@ def _add_recipe(parser: argparse.ArgumentParser, words: Sequence[str] | None) ->
     source, from_file = given.pop("recipe"), dict(parser._defaults)
     if source is None:
         return
-    # Another method or model drops the recipe's settings of its own.
+    # Another method or model replaces the recipe's, together with its settings.
     chosen = {key: value or from_file[key] for key, value in given.items() if value or key in from_file}
     known = {action.dest for action in parser._actions}
     num_processes = int(os.environ.get("WORLD_SIZE", 1))
@@ -134,7 +134,7 @@ def _configure(namespace: argparse.Namespace, keys: list[str]) -> None:
     for key, why in _CONFLICTS.items():
         if plugin.is_configured() and getattr(namespace, key, None):
             raise UserError(f"--{key.replace('_', '-')} cannot be combined with --mix {namespace.mix}: {why}")
-    # What was not given is written out, too: args.yaml then states all that was used, whatever later defaults are.
+    # Defaults are written out, too: args.yaml then states all that was used, even if a later version changes them.
     for key, value in method.settings().items():
         setattr(namespace, f"{MIX_PREFIX}{key}", value)
 

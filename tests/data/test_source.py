@@ -95,7 +95,7 @@ def test_gray_images_become_rgb_and_are_resized(tmp_path: Path) -> None:
         ({}, {"input_key": "img"}, r"input_key: the dataset has no column 'img', only image, label"),
         ({}, {"target_key": "y"}, r"target_key: the dataset has no column 'y', only image, label"),
         ({}, {"val_split": "dev"}, r"cannot read split 'dev': Unknown split"),
-        ({"unlabelled": True}, {}, r"split 'test' has the label -1, so it is not labeled"),
+        ({"unlabelled": True}, {}, r"split 'test' has the label -1, so it is not labelled"),
         ({}, {"batch_size": 50}, r"batch_size 50 is larger than the training set of 36 samples"),
         ({}, {"val_fraction": 0.001}, r"val_fraction 0.001 of 40 samples is less than one"),
         ({}, {"train_per_class": 9}, r"train_per_class: cannot take 9 images per class"),

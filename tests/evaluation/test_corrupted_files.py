@@ -178,7 +178,7 @@ def test_a_dataset_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     opened = open_corrupted("hfds/OWNER/CIFAR-10-C", "fog", 3, like=clean())
     assert (pixels_of(opened) == 3).all()
-    with pytest.raises(DataError, match=r"^--corrupted: dataset OWNER/nothing is not cached and the Hub "):
+    with pytest.raises(DataError, match=r"^corrupted images: dataset OWNER/nothing is not cached and the Hub "):
         open_corrupted("hfds/OWNER/nothing", "fog", 3, like=clean())
 
 

@@ -29,18 +29,18 @@ def test_wrong_calls_are_one_line_each(tmp_path: Path) -> None:
     assert "cannot load its pretrained weights" in line, "random weights are not evaluated"
     assert "did you mean resnet" in refused("--model", "resnet55", "--data", "fashion_mini", *report)
     line = refused("--model", run, "--data", "cifar11", *report)
-    assert "--data: unknown data 'cifar11', choose from cifar10, " in line
+    assert "data: unknown data 'cifar11', choose from cifar10, " in line
     assert "did you mean cifar10" in line
     line = refused("--model", run, "--data", "cifar100", *report)
     assert "has 10 classes, but hfds/uoft-cs/cifar100 has 100" in line
     baseline = ["--baseline", "x", "--limit", 20, *report]
-    assert "--baseline must be one of the models none_0, got x" in refused(
+    assert "baseline must be one of the models none_0, got x" in refused(
         "--model", run, "--suite", "corruptions", *baseline
     )
     assert "--baseline belongs to suite corruptions, but --suite is clean" in refused("--model", run, *baseline)
     assert "--corrupted belongs to suite corruptions" in refused("--model", run, "--corrupted", tmp_path, *report)
     assert "--seed must be below 2**63" in refused("--model", run, "--seed", 2**63, *report)
-    assert "--output must be a folder" in refused("--model", run, "--limit", 20, "--output", run / "recipe.yaml")
+    assert "output must be a folder" in refused("--model", run, "--limit", 20, "--output", run / "recipe.yaml")
     assert "given twice" in refused("--model", run, run, *report)
     assert "did you mean --suite" in refused("--model", run, "--suit=clean", *report)
     assert "invalid choice: 'bits'" in refused("--model", run, "--eps-space", "bits", *report)
@@ -115,7 +115,7 @@ def test_results_of_other_data_are_kept_apart(tmp_path: Path) -> None:
     assert "--force" in line
     assert evaluate_here(*call, "--limit", 30, "--force").code == 0
     (tmp_path / "results.json").write_text("{")
-    assert "is damaged or was not written by this command" in refused(*call, "--limit", 30)
+    assert "is damaged or is not the results of an evaluation" in refused(*call, "--limit", 30)
 
 
 @pytest.mark.parametrize(("suite", "package"), [("attacks", "foolbox"), ("corruptions", "imagecorruptions")])

@@ -31,7 +31,7 @@ for line in sys.stdin:
 
 
 def environment(endpoint: str, home: Path) -> dict[str, str]:
-    """Return the environment of a process with this Hub as endpoint, an own cache and no token."""
+    """Return the environment of a process with this Hub as endpoint, its own cache and no token."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
     own |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     return own | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}

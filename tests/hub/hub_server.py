@@ -1,9 +1,9 @@
 """A small Hub on loopback, in memory: enough of its calls for the real client to create, upload, commit and load.
 
-``Hub`` keeps repositories as branches of commits; those of data sets have names that begin with "datasets/".
-``trouble`` makes it fail: a key is the kind of call ("whoami",
-"create", "upload", "commit", ...), a value is a status to answer with, "drop" to hang up half-way, "lose" to do what
-is asked and hang up then, or "race" to let someone else commit first.
+``Hub`` keeps repositories as branches of commits; names of dataset repositories begin with "datasets/". ``failures``
+makes calls fail: a key is the kind of call ("whoami", "create", "upload", "commit", ...), a value is a status to answer
+with, "drop" to hang up in the middle of the request, "lose" to do what is asked and then hang up, or "race" to let
+someone else commit first.
 """
 
 import base64
@@ -34,7 +34,7 @@ CALLS = {
     "resolve": r"(GET|HEAD) /(?P<repo>(datasets/)?[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)",
 }
 # Calls that need no token.
-_FOR_ALL = ("upload", "resolve", "info", "tree")
+_PUBLIC = ("upload", "resolve", "info", "tree")
 Files = dict[str, bytes]
 
 
@@ -67,15 +67,10 @@ class Hub:
         self.large: Files = {}
         self.committed: list[str] = []  # the files of the last commit
         self.calls: Counter[str] = Counter()
-        self.trouble: dict[str, int | str] = {}
-        self.times: dict[str, int] = {}  # how often a trouble happens; always, if it is not here
-        hub = self
-
-        class Handler(_Handler):
-            pass
-
-        Handler.hub = hub
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.failures: dict[str, int | str] = {}
+        self.times: dict[str, int] = {}  # how often a call fails; always if it is not listed
+        handler = type("Handler", (_Handler,), {"hub": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
 
@@ -130,35 +125,35 @@ class _Handler(BaseHTTPRequestHandler):
             if match:
                 return self._answer(name, {k: unquote(v) for k, v in match.groupdict().items() if v is not None})
         self.hub.calls["unknown"] += 1
-        return self._say(404, {"error": f"no such call: {line}"})
+        return self._reply(404, {"error": f"no such call: {line}"})
 
     def _answer(self, name: str, parts: dict[str, str]) -> None:
         hub = self.hub
         hub.calls[name] += 1
-        trouble = hub.trouble.get(name)
-        if trouble is not None and hub.times.get(name, 1) > 0:
+        failure = hub.failures.get(name)
+        if failure is not None and hub.times.get(name, 1) > 0:
             if name in hub.times:
                 hub.times[name] -= 1
-            if trouble == "drop":
+            if failure == "drop":
                 self.rfile.read(min(1000, self._length()))
                 return self._hang_up()
-            self.losing = trouble == "lose"
-            if trouble == "race":
+            self.losing = failure == "lose"
+            if failure == "race":
                 repository = hub.repositories[parts["repo"]]
                 repository.commit("main", {**hub.files(parts["repo"]), "theirs.txt": b"theirs"})
             elif not self.losing:
                 self._body()
-                return self._say(int(trouble), {"error": "as the test wants it"})
-        if name not in _FOR_ALL and self.headers.get("authorization") != f"Bearer {TOKEN}":
+                return self._reply(int(failure), {"error": "requested by the test"})
+        if name not in _PUBLIC and self.headers.get("authorization") != f"Bearer {TOKEN}":
             self._body()
-            return self._say(401, {"error": "Invalid credentials"}, {"X-Error-Message": "Invalid credentials"})
+            return self._reply(401, {"error": "Invalid credentials"}, {"X-Error-Message": "Invalid credentials"})
         repo = parts.get("repo")
         if repo is not None and repo not in hub.repositories:
             self._body()
-            return self._say(404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
+            return self._reply(404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
         if repo is not None and hub.repositories[repo].gated:
             self._body()
-            return self._say(403, {"error": "Access is restricted"}, {"X-Error-Code": "GatedRepo"})
+            return self._reply(403, {"error": "Access is restricted"}, {"X-Error-Code": "GatedRepo"})
         return getattr(self, f"_{name}")(**parts)
 
     def _hang_up(self) -> None:
@@ -180,7 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return content
 
-    def _say(self, status: int, answer: Any, headers: dict[str, str] | None = None) -> None:
+    def _reply(self, status: int, answer: Any, headers: dict[str, str] | None = None) -> None:
         if self.losing:
             return self._hang_up()
         content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
@@ -195,38 +190,38 @@ class _Handler(BaseHTTPRequestHandler):
     # The calls
 
     def _whoami(self) -> None:
-        self._say(200, {"type": "user", "name": "USER", "auth": {"accessToken": {"role": "write"}}})
+        self._reply(200, {"type": "user", "name": "USER", "auth": {"accessToken": {"role": "write"}}})
 
     def _validate(self) -> None:
         content = json.loads(self._body())["content"]
         good = content.startswith("---\n")
-        self._say(200 if good else 400, {"errors": [] if good else [{"message": "no metadata"}], "warnings": []})
+        self._reply(200 if good else 400, {"errors": [] if good else [{"message": "no metadata"}], "warnings": []})
 
     def _create(self) -> None:
         wanted = json.loads(self._body())
         repo = f"{wanted['organization']}/{wanted['name']}"
         if repo in self.hub.repositories:
-            return self._say(409, {"error": "You already created this model repo"})
+            return self._reply(409, {"error": "You already created this model repo"})
         self.hub.add(repo, private=wanted.get("visibility") == "private" or bool(wanted.get("private")))
-        return self._say(200, {"url": f"{self.hub.endpoint}/{repo}"})
+        return self._reply(200, {"url": f"{self.hub.endpoint}/{repo}"})
 
     def _branch(self, repo: str, revision: str) -> None:
         start = json.loads(self._body()).get("startingPoint", "main")
         found = self.hub.repositories[repo]
         if revision in found.branches:
-            return self._say(409, {"error": "there already"})
+            return self._reply(409, {"error": "the branch exists"})
         found.branches[revision] = found.find(start) or ""
-        return self._say(200, {})
+        return self._reply(200, {})
 
     def _commits(self, repo: str, revision: str) -> None:
         entry = {"authors": [], "date": "2025-01-01T00:00:00.000Z", "title": "", "message": ""}
-        self._say(200, [{"id": oid, **entry} for oid in reversed(self.hub.repositories[repo].commits)])
+        self._reply(200, [{"id": oid, **entry} for oid in reversed(self.hub.repositories[repo].commits)])
 
     def _info(self, repo: str, revision: str | None = None) -> None:
         found = self.hub.repositories[repo]
         oid = found.find(revision)
         if oid is None:
-            return self._say(404, {"error": "Invalid rev id"}, {"X-Error-Code": "RevisionNotFound"})
+            return self._reply(404, {"error": "Invalid rev id"}, {"X-Error-Code": "RevisionNotFound"})
         siblings = []
         for path, content in found.commits[oid].items():
             entry: dict[str, Any] = {"rfilename": path, "size": len(content), "blobId": _git_id(content)}
@@ -236,18 +231,18 @@ class _Handler(BaseHTTPRequestHandler):
             siblings.append(entry)
         repo = repo.removeprefix("datasets/")
         answer = {"id": repo, "modelId": repo, "sha": oid, "private": found.private, "siblings": siblings}
-        return self._say(200, answer)
+        return self._reply(200, answer)
 
     def _tree(self, repo: str, revision: str) -> None:
         found = self.hub.repositories[repo]
         oid = found.find(revision)
         if oid is None:
-            return self._say(404, {"error": "Invalid rev id"}, {"X-Error-Code": "RevisionNotFound"})
+            return self._reply(404, {"error": "Invalid rev id"}, {"X-Error-Code": "RevisionNotFound"})
         files = found.commits[oid]
         entries = [
             {"type": "file", "path": name, "size": len(files[name]), "oid": _git_id(files[name])} for name in files
         ]
-        return self._say(200, entries)
+        return self._reply(200, entries)
 
     def _preupload(self, repo: str, revision: str) -> None:
         wanted = json.loads(self._body())["files"]
@@ -255,7 +250,7 @@ class _Handler(BaseHTTPRequestHandler):
             {"path": f["path"], "uploadMode": "lfs" if _is_large(f["path"]) else "regular", "shouldIgnore": False}
             for f in wanted
         ]
-        self._say(200, {"files": modes})
+        self._reply(200, {"files": modes})
 
     def _batch(self, repo: str) -> None:
         objects = []
@@ -264,23 +259,23 @@ class _Handler(BaseHTTPRequestHandler):
             if wanted["oid"] not in self.hub.large:
                 entry["actions"] = {"upload": {"href": f"{self.hub.endpoint}/lfs/{wanted['oid']}"}}
             objects.append(entry)
-        self._say(200, {"transfer": "basic", "objects": objects})
+        self._reply(200, {"transfer": "basic", "objects": objects})
 
     def _upload(self, oid: str) -> None:
         content = self._body()
         if hashlib.sha256(content).hexdigest() != oid:
-            return self._say(400, {"error": "checksum"})
+            return self._reply(400, {"error": "checksum"})
         self.hub.large[oid] = content
-        return self._say(200, {})
+        return self._reply(200, {})
 
     def _commit(self, repo: str, revision: str) -> None:
         found = self.hub.repositories[repo]
         lines = [json.loads(line) for line in self._body().splitlines() if line]
         head = found.find(revision)
         if head is None:
-            return self._say(404, {"error": "Invalid rev id"}, {"X-Error-Code": "RevisionNotFound"})
+            return self._reply(404, {"error": "Invalid rev id"}, {"X-Error-Code": "RevisionNotFound"})
         if lines[0]["value"].get("parentCommit", head) != head:
-            return self._say(412, {"error": "A commit has happened since"})
+            return self._reply(412, {"error": "A commit has happened since"})
         files = dict(found.commits[head])
         self.hub.committed[:] = [line["value"]["path"] for line in lines[1:]]
         for line in lines[1:]:
@@ -299,15 +294,15 @@ class _Handler(BaseHTTPRequestHandler):
         if proposed:
             found.requests.append(branch)
             answer["pullRequestUrl"] = f"{self.hub.endpoint}/{repo}/discussions/{len(found.requests)}"
-        return self._say(200, answer)
+        return self._reply(200, answer)
 
     def _resolve(self, repo: str, revision: str, path: str) -> None:
         found = self.hub.repositories[repo]
         oid = found.find(revision)
         if oid is None:
-            return self._say(404, {"error": "Invalid rev id"}, {"X-Error-Code": "RevisionNotFound"})
+            return self._reply(404, {"error": "Invalid rev id"}, {"X-Error-Code": "RevisionNotFound"})
         content = found.commits[oid].get(path)
         if content is None:
-            return self._say(404, {"error": "no file"}, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": oid})
+            return self._reply(404, {"error": "no file"}, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": oid})
         etag = hashlib.sha256(content).hexdigest() if _is_large(path) else _git_id(content)
-        return self._say(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": oid})
+        return self._reply(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": oid})

@@ -81,7 +81,7 @@ def test_a_model_is_evaluated_from_the_hub(hub: Hub, run: Path, tmp_path: Path) 
     assert found.keys() == {"clean"}
     assert found["clean"] == pytest.approx(stored["clean"]["run"]["values"], rel=1e-6)
     # Everything is cached now.
-    hub.trouble |= {"info": "drop", "resolve": "drop"}
+    hub.failures |= {"info": "drop", "resolve": "drop"}
     code = 'print(json.dumps(hub.evaluate("USER/NAME", ["clean", "affine"], batch_size=7)))'
     found = python(code, hub, tmp_path / "cache", HF_HUB_OFFLINE="1")
     for suite in ("clean", "affine"):
@@ -116,16 +116,16 @@ def test_a_failed_fetch_is_one_line(hub: Hub, tmp_path: Path) -> None:
     code = """
 import time
 time.sleep = lambda seconds: None
-def told(name):
+def message_of(name):
     try:
         hub.fetch(name)
     except hub.HubError as error:
         return str(error)
-print(json.dumps([told(name) for name in ("cifar10", "cifar100", "svhn", "tiny_imagenet")]))
+print(json.dumps([message_of(name) for name in ("cifar10", "cifar100", "svhn", "tiny_imagenet")]))
 """
     hub.add("datasets/uoft-cs/cifar10", {"cifar-10.tar": b""})
     hub.add("datasets/ufldl-stanford/svhn", {f"cropped_digits/{split}-0.parquet": b"" for split in ("train", "test")})
-    hub.trouble["resolve"] = "drop"
+    hub.failures["resolve"] = "drop"
     hub.add("datasets/zh-plus/tiny-imagenet", gated=True)
     layout, missing, dropped, gated = python(code, hub, tmp_path / "cache")
     assert layout == "dataset uoft-cs/cifar10 has no files train-*.parquet: its layout is not supported"
@@ -192,7 +192,7 @@ def test_foreign_models_need_data_and_keep_their_preprocessing(tmp_path: Path) -
     model = timm.create_model("test_vit", num_classes=10, img_size=48)
     model.pretrained_cfg |= {"input_size": (3, 48, 48), "crop_mode": "squash", "fixed_input_size": True}
     save_for_hf(model, tmp_path / "vit", safe_serialization=True)
-    with pytest.raises(HubError, match="has no recipe that names its data: choose the data with --data NAME"):
+    with pytest.raises(HubError, match="has no recipe that names its data: choose it with data"):
         evaluate(tmp_path / "vit")
     found = evaluate(tmp_path / "vit", data="fashion_mini", limit=20, output=tmp_path / "report")
     assert found["clean"]["error"] is not None

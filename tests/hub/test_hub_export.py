@@ -217,7 +217,7 @@ def test_what_cannot_be_exported(tmp_path: Path) -> None:
     with pytest.raises(HubError, match="has no run"):
         export(tmp_path / "nothing", tmp_path / "out")
     (run.path / "results.json").rename(tmp_path / "results.json")
-    with pytest.raises(HubError, match="is not finished: resume it with --resume"):
+    with pytest.raises(HubError, match=r"is not finished: resume it \(train.py --resume"):
         export(run.path, tmp_path / "out")
     (tmp_path / "results.json").rename(run.path / "results.json")
     text = (run.path / "recipe.yaml").read_text()

@@ -42,7 +42,7 @@ def client(server: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cl
 @pytest.fixture
 def hub(server: Hub) -> Hub:
     """The Hub, empty and without failures."""
-    for kept in (server.repositories, server.large, server.calls, server.trouble, server.times):
+    for kept in (server.repositories, server.large, server.calls, server.failures, server.times):
         kept.clear()
     return server
 
@@ -134,12 +134,12 @@ def test_calls_that_are_wrong(hub: Hub, client: Client, run: Path) -> None:
     failed(client(run / "checkpoints", "--repo", REPO), "has no run", 2)
     failed(client(run, "--repo", REPO, "--create-pr"), "does not exist, so there is nothing to propose to")
     (run / "results.json").unlink()
-    failed(client(run, "--repo", REPO), "not finished: resume it with --resume", 2)
+    failed(client(run, "--repo", REPO), "not finished: resume it (train.py --resume", 2)
     assert not hub.repositories
 
 
 @pytest.mark.parametrize(
-    ("call", "trouble", "message"),
+    ("call", "failure", "message"),
     [
         ("create", 403, "no write access to USER/NAME"),
         ("preupload", 403, "no write access to USER/NAME"),
@@ -156,15 +156,15 @@ def test_calls_that_are_wrong(hub: Hub, client: Client, run: Path) -> None:
     ],
 )
 def test_after_any_failure_the_same_command_succeeds(
-    call: str, trouble: int | str, message: str, hub: Hub, client: Client, folder: Path
+    call: str, failure: int | str, message: str, hub: Hub, client: Client, folder: Path
 ) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    hub.trouble[call] = trouble
+    hub.failures[call] = failure
     failed(client(folder, "--repo", REPO), message)
-    if trouble != "lose" and REPO in hub.repositories:
+    if failure != "lose" and REPO in hub.repositories:
         assert hub.files(REPO).keys() == {".gitattributes"}  # a reader sees all or nothing
     uploaded = set(hub.large)
-    hub.trouble.clear()
+    hub.failures.clear()
     hub.calls.clear()
     ended = client(folder, "--repo", REPO)
     assert ended.code == 0, ended.err
@@ -188,7 +188,7 @@ def test_a_full_account_has_no_status_but_a_message_of_the_server(said: str, lin
 
 
 def test_an_upload_is_retried_after_a_dropped_connection(hub: Hub, client: Client, folder: Path) -> None:
-    hub.trouble["upload"], hub.times["upload"] = "drop", 1
+    hub.failures["upload"], hub.times["upload"] = "drop", 1
     ended = client(folder, "--repo", REPO)
     assert ended.code == 0, ended.err
     assert hub.calls["upload"] == 3
@@ -196,7 +196,7 @@ def test_an_upload_is_retried_after_a_dropped_connection(hub: Hub, client: Clien
 
 
 def test_a_concurrent_commit_is_noticed(hub: Hub, client: Client, folder: Path) -> None:
-    hub.trouble["preupload"] = "race"
+    hub.failures["preupload"] = "race"
     failed(client(folder, "--repo", REPO), "changed by someone else meanwhile")
     assert hub.files(REPO).keys() == {".gitattributes", "theirs.txt"}
 
@@ -208,7 +208,7 @@ def test_other_files_are_not_overwritten_by_default(hub: Hub, client: Client, fo
     hub.repositories[REPO].commit("main", {**hub.files(REPO), **other})
     hub.repositories[REPO].branches["backup"] = hub.repositories[REPO].branches["main"]
     before = dict(hub.repositories[REPO].commits)
-    failed(client(folder, "--repo", REPO), "USER/NAME has another model (resnet50): choose another --repo")
+    failed(client(folder, "--repo", REPO), "USER/NAME has another model (resnet50): choose another repo")
     failed(client(folder, "--repo", REPO, "--private"), "exists and is public")
     failed(client(folder, "--repo", REPO, "--revision", "main"), "USER/NAME has another model (resnet50)")
     failed(client(folder, "--repo", REPO, "--revision", "backup"), "USER/NAME has another model (resnet50)")
@@ -216,9 +216,9 @@ def test_other_files_are_not_overwritten_by_default(hub: Hub, client: Client, fo
     proposed = client(folder, "--repo", REPO, "--create-pr")
     assert "/discussions/1" in proposed.out, proposed.err
     assert hub.files(REPO)["config.json"] == config
-    hub.trouble["commit"] = "drop"
+    hub.failures["commit"] = "drop"
     failed(client(folder, "--repo", REPO, "--revision", "second"), "closed the connection")
-    hub.trouble.clear()
+    hub.failures.clear()
     branched = client(folder, "--repo", REPO, "--revision", "second")
     assert branched.code == 0, branched.err
     assert b"test_resnet" in hub.files(REPO, "second")["config.json"]
@@ -289,7 +289,7 @@ def test_training_pushes_the_finished_run(hub: Hub, tmp_path: Path, monkeypatch:
     flags = [*TINY, "--epochs", "1", "--output", tmp_path, "--experiment", "run", "--push-to-hub"]
     wrong = train_here(*flags, "NAME")
     assert (wrong.code, wrong.err) == (2, "train.py: --push-to-hub must be USER/NAME, got 'NAME'\n")
-    hub.trouble["create"] = 403
+    hub.failures["create"] = 403
     refused = train_here(*flags, REPO)
     last = refused.err.strip().splitlines()[-1]
     assert refused.code == 1
@@ -297,7 +297,7 @@ def test_training_pushes_the_finished_run(hub: Hub, tmp_path: Path, monkeypatch:
     assert last.endswith(f"To push it later: python -m timm_patchup.hub {tmp_path / 'run'} --repo USER/NAME")
     assert "test error" in refused.out
     assert (tmp_path / "run" / "results.json").is_file()
-    hub.trouble.clear()
+    hub.failures.clear()
     done = train_here(*flags, REPO, "--resume")
     assert done.code == 0, done.err
     assert hub.files(REPO).keys() == FILES

@@ -116,7 +116,7 @@ def test_the_first_process_of_a_machine_prints_for_all(
         (
             Stopped(signal.SIGTERM, "step-1"),
             143,
-            "try.py: stopped by SIGTERM; checkpoint step-1: resume with --resume\n",
+            "try.py: stopped by SIGTERM; checkpoint step-1: resume the run (--resume)\n",
         ),
         (KeyboardInterrupt(), 130, "try.py: interrupted\n"),
         (OSError(errno.ENOSPC, "full", "x.csv"), 1, "try.py: cannot write x.csv: full; free some space\n"),

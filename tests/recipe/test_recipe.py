@@ -186,8 +186,8 @@ def test_a_users_file_builds_on_recipes_and_files(tmp_path: Path) -> None:
         ({"batch_size": 100, "grad_accum_steps": 3}, "batch_size 100 cannot be divided by grad_accum_steps 3"),
         ({"sched": "multistep", "decay_milestones": [5, 3]}, "decay_milestones must increase, got [5, 3]"),
         ({"epochs": 5, "warmup_epochs": 5}, "warmup_epochs 5 must be fewer than epochs 5"),
-        ({"scale": [0.5, 1.0]}, "scale has no effect on small images cropped from padding: --crop-padding none"),
-        ({"aa": "original", "color_jitter": 0.4}, "color_jitter has no effect beside aa, as in timm"),
+        ({"scale": [0.5, 1.0]}, "scale has no effect on small images cropped from padding: crop_padding none"),
+        ({"aa": "original", "color_jitter": 0.4}, "color_jitter has no effect next to aa, as in timm"),
         ({"sched": "step", "cooldown_epochs": 3}, "cooldown_epochs has no effect with the schedule step"),
         ({"sched": "none", "warmup_epochs": 1}, "warmup_epochs has no effect with the schedule none"),
         ({"model_kwargs": 3}, "model_kwargs must be a mapping of names to values, got 3"),
@@ -285,9 +285,9 @@ def test_unknown_names_show_the_nearest() -> None:
 def test_files_that_are_no_recipes(tmp_path: Path) -> None:
     for name, text, expected in (
         ("a.yaml", "epochs: [1", "line 1: not YAML"),
-        ("b.yaml", "- 1\n", "must hold keys and values, got list"),
+        ("b.yaml", "- 1\n", "must be a mapping of keys to values, got list"),
         ("c.yaml", "include: cifar10\n", "include must be a list"),
-        ("d.yaml", "", "must hold keys and values, got NoneType"),
+        ("d.yaml", "", "must be a mapping of keys to values, got NoneType"),
     ):
         (tmp_path / name).write_text(text)
         assert expected in problems(tmp_path / name)[0]
@@ -356,7 +356,7 @@ def test_handing_a_recipe_to_timm() -> None:
     values, _ = for_timm(load_recipe("cifar10_wrn28_10_none"), known=known, num_processes=1)
     assert values["decay_milestones"] == [201, 301], "timm drops the rate one epoch before"
     assert values["scale"] == [1.0, 1.0]
-    with pytest.raises(UserError, match="100 cannot be divided by 3 processes"):
+    with pytest.raises(UserError, match="100 is not divisible by 3 processes"):
         for_timm(load_recipe("cifar10_wrn28_10_none"), known=known, num_processes=3)
     with pytest.raises(UserError, match="bce_softmax"):
         for_timm(load_recipe("fashion_mini_none", {"loss": "bce_softmax"}), known=known, num_processes=1)

@@ -1,4 +1,4 @@
-"""Small data sets that tests write: the Hub's parquet layout, or image folders. Each image tells its own number."""
+"""Small datasets that tests write: the Hub's parquet layout, or image folders. Each image contains its own number."""
 
 import io
 from pathlib import Path
@@ -29,7 +29,7 @@ def write_parquet(
     mode: str = "RGB",
     unlabelled: bool = False,
 ) -> Path:
-    """Write splits of so many images as ``data/SPLIT-00000-of-00001.parquet``, labels in turn."""
+    """Write splits of ``counts`` images as ``data/SPLIT-00000-of-00001.parquet``; labels cycle through the classes."""
     (folder / "data").mkdir(parents=True)
     names = [f"class {number}" for number in range(classes)]
     info = (

@@ -1,7 +1,7 @@
 """A slow reference for PatchUp, written with plain loops from the paper's equations and its Algorithm 1.
 
-Nothing of timm_patchup is imported. Features are flat lists of numbers, one for each sample; ``holes`` is the
-algorithm's ``1 - M``, True where features are altered. Where the paper leaves a choice the docstring says which is
+Nothing of timm_patchup is imported. Features are flat lists of numbers, one per sample; ``holes`` is the
+algorithm's ``1 - M``, True where features are altered. If the paper leaves a choice, the docstring states which one is
 taken: even block sizes, blocks larger than the map, and the rounding of the CutMix rectangle follow timm.
 """
 
@@ -22,7 +22,7 @@ def gamma_adj(gamma: float, block_size: int, height: int, width: int) -> float:
 
 
 def span(middle: int, length: int, size: int) -> range:
-    """Places that a block of ``length`` around ``middle`` covers; an even one reaches further towards the start."""
+    """Positions that a block of ``length`` around ``middle`` covers; an even one has one more before than after."""
     block = length if length < size else size
     start = middle - block // 2
     return range(max(start, 0), min(start + block, size))
@@ -42,7 +42,7 @@ def grow(seeds: Grid, block_size: int) -> Grid:
 
 
 def is_made_of_blocks(holes: Grid, block_size: int) -> bool:
-    """Whether some seeds grow to exactly this mask: take every seed whose block lies inside it."""
+    """Whether some seeds grow to exactly this mask: take every seed whose block is inside it."""
     height, width = len(holes), len(holes[0])
     seeds = [[False] * width for _ in range(height)]
     for i in range(height):
@@ -97,7 +97,7 @@ def phi_soft(own: Vector, other: Vector, holes: list[bool], lam: float) -> Vecto
 
 
 def operation(features: list[Vector], partner: list[int], holes: list[list[bool]], lam: float | None) -> list[Vector]:
-    """The operation on a batch: hard where ``lam`` is None; one mask for the batch, or one for each sample."""
+    """The operation on a batch: hard if ``lam`` is None; one mask for the batch, or one per sample."""
     result = []
     for i, j in enumerate(partner):
         mask = holes[0] if len(holes) == 1 else holes[i]

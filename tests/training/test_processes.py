@@ -37,7 +37,8 @@ def test_an_odd_batch_is_refused_for_two_processes(tmp_path: Path) -> None:
     ended = launch(*TINY, "--batch-size", 25, "--output", tmp_path, processes=2)
     assert ended.code != 0
     assert (
-        "batch_size 25 is not divisible by 2 processes x 1 accumulation steps: use --batch-size 24 or 26" in ended.err
+        "batch_size 25 is not divisible by 2 processes x 1 accumulation steps: use a batch_size of 24 or 26"
+        in ended.err
     )
     assert list(tmp_path.iterdir()) == []
 

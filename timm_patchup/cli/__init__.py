@@ -1,1 +1,4 @@
-"""The commands: the only modules that know flags and exit codes. They may import everything; nothing imports them."""
+"""The commands: the only modules that know flags and exit codes.
+
+They may import every layer; only ``launch.py`` and the ``__main__`` modules import them.
+"""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from ..errors import Failed, Stopped, UserError, nearest
+from ..errors import Failed, Stopped, UserError, nearest, one_line
 
 # Errors of the file system that a user can put right, with what failed.
 _FILE_ERRORS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS), "cannot write")
@@ -110,7 +110,7 @@ def _lines(error: Exception, on_file_error: str) -> list[str]:
         path = error.filename2 or error.filename  # a failed copy has both, and writes the second
         where = f" {path}" if path else ""
         return [f"{_FILE_ERRORS[error.errno]}{where}: {error.strerror or error}; {on_file_error}"]
-    return [f"{type(error).__name__}: {' '.join(str(error).split())[:400]} (--debug shows the traceback)"]
+    return [f"{type(error).__name__}: {one_line(error, 400)} (--debug shows the traceback)"]
 
 
 def check_minimums(given: argparse.Namespace, minimums: Mapping[str, int]) -> list[str]:
@@ -138,5 +138,5 @@ def print_errors(command: str, problems: Sequence[str], code: int, *, everywhere
         name = f"{command}, process {rank}" if rank else command
         with suppress(BrokenPipeError):  # the reader of the messages is gone; the exit code remains
             for problem in problems:
-                print(f"{name}: {' '.join(problem.split())}", file=sys.stderr, flush=True)
+                print(f"{name}: {one_line(problem)}", file=sys.stderr, flush=True)
     return code

@@ -14,7 +14,7 @@ COMMAND = "evaluate.py"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Evaluate models; exit with a code, and with one clear line if that is not possible."""
+    """Evaluate models and exit."""
     run_command(COMMAND, _run, argv, on_interrupt="stopped; finished results are kept, run the same command again")
 
 

@@ -1,4 +1,7 @@
-"""A recipe in the words of timm's own train.py, for ``timm-patchup path/to/train.py --recipe NAME``."""
+"""A recipe as arguments of timm's own train.py, for ``timm-patchup path/to/train.py --recipe NAME``.
+
+What the script cannot do is reported, never dropped in silence.
+"""
 
 from collections.abc import Collection
 from typing import Any
@@ -7,8 +10,9 @@ from ..core.settings import settings_of
 from ..data.embedded import fashion_mini_dir
 from ..errors import UserError
 from ..recipe.schema import Recipe
+from ..training.build import batch_problems
 
-# Keys of our own loop whose value, where it is not the default, timm's script cannot follow.
+# Keys of our own loop that timm's script does not have; values other than the default are reported.
 _OURS = (
     "dataset_config",
     "val_fraction",
@@ -22,7 +26,7 @@ _OURS = (
 
 
 def for_timm(recipe: Recipe, *, known: Collection[str], num_processes: int) -> tuple[dict[str, Any], list[str]]:
-    """Return defaults for timm's parser, and a line for each thing its script does differently.
+    """Return defaults for timm's parser, and a line per key that its script does not have.
 
     Args:
         recipe: the recipe.
@@ -32,19 +36,13 @@ def for_timm(recipe: Recipe, *, known: Collection[str], num_processes: int) -> t
     Raises:
         UserError: a batch that cannot be divided, or a loss that timm's script does not have.
     """
-    problems = []
-    parts = num_processes * recipe.grad_accum_steps
-    if recipe.batch_size % parts:
-        problems.append(
-            f"batch_size {recipe.batch_size} cannot be divided by {num_processes} processes x "
-            f"{recipe.grad_accum_steps} accumulation steps"
-        )
+    problems = batch_problems(recipe, num_processes)
     if recipe.loss == "bce_softmax":
         problems.append("timm's script has no loss bce_softmax: choose cross_entropy or bce in the recipe")
     if problems:
         raise UserError(problems)
     values = recipe.to_dict()
-    values["batch_size"] = recipe.batch_size // parts
+    values["batch_size"] = recipe.batch_size // (num_processes * recipe.grad_accum_steps)
     values["bce_loss"] = recipe.loss == "bce"
     if not recipe.sched_on_updates:
         values["decay_milestones"] = [milestone + 1 for milestone in recipe.decay_milestones]  # timm drops one early

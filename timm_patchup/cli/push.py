@@ -1,4 +1,4 @@
-"""The push command: export a finished run and push it to the Hub."""
+"""The push command: export a finished run and push it to the Hub. The training command uses its export folder."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -14,7 +14,8 @@ from ..study.collect import StudyRow, check_finished, collect, is_done
 from ..study.definition import Run, Study, list_studies, load_study
 from ..study.options import StudyOptions, run_recipe
 from ..study.runner import Job, Runner, last_line
-from ..study.tables import comma_separated, markdown, plot, table, write_whole
+from ..study.tables import comma_separated, markdown, plot, table
+from ..system.files import write_whole
 from ..system.threads import share_of_cores
 from .command import Parser, check_minimums, run_command
 from .study_commands import commands, parse_training_flags
@@ -54,7 +55,7 @@ def make_parser() -> Parser:
     data.add_argument(
         "--corrupted",
         metavar="DIR|hfds/OWNER/NAME",
-        help="suite corruptions: dataset of corrupted images (default: made on the fly)",
+        help="suite corruptions: dataset of corrupted images (default: generated)",
     )
     running = parser.add_argument_group("run")
     running.add_argument("--output", metavar="DIR", default="studies", help="folder of all studies (default: studies)")
@@ -124,8 +125,7 @@ def _problems(given: argparse.Namespace) -> list[str]:
 
 def _check_evaluation(study: Study, options: StudyOptions, *, runs_here: bool) -> None:
     """Refuse unknown suites and values, and missing packages, before the first training."""
-    ready = options.corrupted is not None
-    if ready and not any(part.suite == "corruptions" for part in study.evaluation):
+    if options.corrupted is not None and not any(part.suite == "corruptions" for part in study.evaluation):
         raise UserError(f"--corrupted is for suite corruptions, which {study.name} does not have")
     if not study.evaluation:
         return

@@ -1,4 +1,7 @@
-"""The commands of a run of a study: training or timing, then evaluation, as words of a command line."""
+"""The commands of a run of a study: training or timing, then evaluation, as words of a command line.
+
+Flags that the study sets itself are refused after ``--``.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import cache

@@ -1,4 +1,7 @@
-"""The timing command of a study, ``python -m timm_patchup.cli.timing``; its flags are those of the training command."""
+"""The timing command of a study, ``python -m timm_patchup.cli.timing``.
+
+Its flags are those of the training command, so that a study can start either with the same words.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""The training command: from flags to a recipe and a run, and to the Hub if asked."""
+"""The training command: from flags to a recipe and a run, and to the Hub if asked.
+
+Accelerate and the data libraries are imported only once the flags are right.
+"""
 
 import argparse
 from collections.abc import Sequence
@@ -104,7 +107,7 @@ def _run(words: Sequence[str]) -> int:
     if given.show_recipe:
         print(recipe.to_yaml(), end="")
         return 0
-    from ..training.run import run  # imports torch and the data libraries, which take seconds
+    from ..training.run import run  # imports Accelerate and the data libraries, which take seconds
 
     folder = run(recipe, _options(given))
     if given.push_to_hub is not None:

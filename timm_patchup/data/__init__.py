@@ -1,1 +1,4 @@
-"""Data: where labeled images come from, how they are split, transformed and batched, and the embedded dataset."""
+"""Data: where labelled images come from, how they are split, transformed and batched, and the embedded dataset.
+
+Imports ``recipe``, ``core``, ``system`` and ``errors``.
+"""

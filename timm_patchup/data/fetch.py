@@ -1,6 +1,6 @@
 """Download the files of single splits from the Hub.
 
-``datasets`` downloads every split of a dataset to open one; a test set alone is often a tenth of the data.
+``datasets`` downloads every split of a dataset to open one; the test set is often only a tenth of the data.
 """
 
 from collections.abc import Sequence

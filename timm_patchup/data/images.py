@@ -1,4 +1,4 @@
-"""Labeled images as torch datasets, either decoded once into memory or on each access.
+"""Labelled images as torch datasets, either decoded once into memory or on each access.
 
 Samples are requested in batches by ``(epoch, sample)``. Random augmentation depends on the seed, the epoch and the
 sample only; with ``EVALUATION`` in place of the epoch there is none.
@@ -26,7 +26,7 @@ class MemoryImages(Dataset):
     Args:
         source: the stored images.
         rows: int (N,), the rows of the source to use.
-        images: size and normalization.
+        images: size and normalisation.
         augment: augmentation of training samples; None if the images are only evaluated.
     """
 

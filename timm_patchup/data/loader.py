@@ -87,7 +87,7 @@ def load_data(recipe: Recipe, data_dir: str | Path | None = None) -> Data:
 def training_loader(
     images: Images, recipe: Recipe, *, rank: int, world_size: int, pin_memory: bool = False
 ) -> tuple[DataLoader, TrainingBatches]:
-    """Return the training loader of a process, and its sampler, which needs to be told the epoch."""
+    """Return the training loader of a process, and its sampler; call ``begin`` of the sampler before each epoch."""
     batches = TrainingBatches(
         len(images),
         batch_size=recipe.batch_size,
@@ -109,7 +109,7 @@ def evaluation_loader(
 
 
 def batch_loader(images: Any, batches: Sampler, *, workers: int, pin_memory: bool = False) -> DataLoader:
-    """Return a loader of a dataset that gives whole batches (``__getitems__``); the global generator stays as it is."""
+    """Return a loader of a dataset with whole batches (``__getitems__``) that leaves the global generator alone."""
     return DataLoader(
         images,
         batch_sampler=batches,

@@ -1,4 +1,4 @@
-"""Where labeled images come from: a dataset of the Hub, a local folder in the Hub's layout, or image folders.
+"""Where labelled images come from: a dataset of the Hub, a local folder in the Hub's layout, or image folders.
 
 ``open_source`` returns a ``Source`` with all labels and access to single images as PIL. Missing or unsuitable data
 raises a one-line DataError that states the next step.
@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from ..errors import DataError
+from ..errors import DataError, one_line
 from ..recipe.parts import DataSpec
-from ..system.network import data_set_trouble
+from ..system.network import dataset_problem
 from .embedded import fashion_mini_dir
 
 HUB_PREFIX = "hfds/"
@@ -23,7 +23,7 @@ _SPLIT_FOLDERS = (("train", "training"), ("val", "valid", "validation", "test"))
 
 
 class Source(Protocol):
-    """Labeled images of one split."""
+    """Labelled images of one split."""
 
     labels: np.ndarray
 
@@ -87,7 +87,7 @@ def open_source(data: DataSpec, split: str, data_dir: str | Path | None = None) 
     if data_dir is not None:
         folder = Path(data_dir)
         if not folder.is_dir():
-            raise DataError(f"--data-dir {data_dir} is not a folder")
+            raise DataError(f"data_dir {data_dir} is not a folder")
         images = _image_folder(folder, split)
         source: Source = FolderSource(images) if images else _local(data, folder, split)
     elif data.dataset == "fashion_mini":
@@ -96,7 +96,7 @@ def open_source(data: DataSpec, split: str, data_dir: str | Path | None = None) 
         rows = _load(data.dataset.removeprefix(HUB_PREFIX), data.dataset_config, split)
         source = HubSource(rows, input_key=data.input_key, target_key=data.target_key)
     else:
-        raise DataError(f"dataset must be fashion_mini or hfds/OWNER/NAME, got {data.dataset!r}; or use --data-dir")
+        raise DataError(f"dataset must be fashion_mini or hfds/OWNER/NAME, got {data.dataset!r}; or give data_dir")
     _check_labels(data, source, split)
     return source
 
@@ -119,7 +119,7 @@ def _check_labels(data: DataSpec, source: Source, split: str) -> None:
         raise DataError(f"split {split!r} is empty")
     low, high = int(source.labels.min()), int(source.labels.max())
     if low < 0:
-        raise DataError(f"split {split!r} has the label {low}, so it is not labeled: choose another split")
+        raise DataError(f"split {split!r} has the label {low}, so it is not labelled: choose another split")
     if high >= data.num_classes:
         raise DataError(f"split {split!r} has the label {high}, but num_classes is {data.num_classes}")
     if source.class_names and len(source.class_names) != data.num_classes:
@@ -174,7 +174,7 @@ def _config_names(folder: Path) -> list[str]:
     try:
         return datasets.get_dataset_config_names(str(folder))
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        raise DataError(f"{folder} contains no dataset: {' '.join(str(error).split())[:200]}") from error
+        raise DataError(f"{folder} contains no dataset: {one_line(error, 200)}") from error
 
 
 def _load(path: str, config: str | None, split: str, *, files: list[str] | None = None) -> Any:
@@ -185,12 +185,11 @@ def _load(path: str, config: str | None, split: str, *, files: list[str] | None 
     try:
         return datasets.load_dataset(path, config, split=split, data_files={split: files} if files else None)
     except Exception as error:
-        trouble = data_set_trouble(error, path) if on_hub else None
-        if trouble is not None:
-            raise DataError(f"{trouble}, or use --data-dir with a local folder in the Hub's layout") from error
+        problem = dataset_problem(error, path) if on_hub else None
+        if problem is not None:
+            raise DataError(f"{problem}, or give data_dir (--data-dir), a folder in the Hub's layout") from error
         if isinstance(error, datasets.exceptions.DatasetNotFoundError):
             raise DataError(f"{path} contains no dataset: expected parquet files like data/train-*.parquet") from error
         if isinstance(error, (OSError, ValueError, datasets.exceptions.DatasetsError)):
-            text = " ".join(str(error).split())[:300]
-            raise DataError(f"{path}: cannot read split {split!r}: {text}") from error
+            raise DataError(f"{path}: cannot read split {split!r}: {one_line(error, 300)}") from error
         raise

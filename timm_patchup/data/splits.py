@@ -1,4 +1,7 @@
-"""Which samples belong to which split: seeded, stratified, pure functions of the labels."""
+"""Which samples belong to which split: seeded, stratified, pure functions of the labels.
+
+Which images are held out, and which are used of a limited number, is decided here and nowhere else.
+"""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""From stored images to normalized tensors: timm's transforms, and padded crops and flips of small uint8 images.
+"""From stored images to normalised tensors: timm's transforms, and padded crops and flips of small uint8 images.
 
 Random numbers of a sample depend on the seed, the epoch and the sample's index only, so the number of processes, the
 number of loader workers and resuming do not change it.
@@ -29,7 +29,7 @@ class Lighting:
         self.std = std
 
     def __call__(self, image: Tensor) -> Tensor:
-        """Return the image, (3, H, W) in [0, 1], with a random color shift."""
+        """Return the image, (3, H, W) in [0, 1], with a random colour shift."""
         weights = torch.randn(3) * self.std * torch.tensor(_EIGENVALUES)
         return image + (torch.tensor(_EIGENVECTORS) @ weights).view(3, 1, 1)
 
@@ -92,13 +92,13 @@ class Augmentation:
         self.transform = Compose([*first, *color.transforms, *final.transforms])
 
     def __call__(self, image: Any, index: int, epoch: int) -> Tensor:
-        """Return an image, PIL or uint8 (C, H, W), as a normalized tensor (C, H, W)."""
+        """Return an image, PIL or uint8 (C, H, W), as a normalised tensor (C, H, W)."""
         seed_everything(derive_seed(self.seed, epoch, index))
         return self.transform(to_pil_image(image) if isinstance(image, Tensor) else image)
 
 
 def evaluation_transform(images: ImageSpec) -> Any:
-    """Return timm's evaluation transform: resize, center crop, normalize."""
+    """Return timm's evaluation transform: resize, center crop, normalise."""
     return create_transform(
         images.size,
         is_training=False,
@@ -111,7 +111,7 @@ def evaluation_transform(images: ImageSpec) -> Any:
 
 
 def normalize(pixels: Tensor, images: ImageSpec) -> Tensor:
-    """Return uint8 pixels (B, C, H, W) as normalized float32, contiguous."""
+    """Return uint8 pixels (B, C, H, W) as normalised float32, contiguous."""
     mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (images.mean, images.std))
     return pixels.contiguous().float().div_(255).sub_(mean).div_(std)
 

@@ -1,4 +1,5 @@
 """The paper's evaluation: suites of measurements on trained classifiers, and a report that compares them.
 
-It needs accelerate and datasets, which ``import timm_patchup`` does not load: import this package by name.
+It needs accelerate and datasets, which ``import timm_patchup`` does not load: import this package by name. Imports
+``runs`` and the layers below it, never ``training``.
 """

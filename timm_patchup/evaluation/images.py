@@ -1,7 +1,7 @@
 """The test images as suites see them: in [0, 1], at the size of a model, with the row of every sample.
 
 The row in the split identifies a sample. Random changes depend on the seed and the row, so they are the same for every
-model, batch size, number of processes and ``--limit``.
+model, batch size, number of processes and ``limit``.
 """
 
 from collections.abc import Sequence
@@ -25,19 +25,19 @@ Batch = tuple[Tensor, Tensor, Sequence[int]]
 
 
 def unit_range(images: ImageSpec) -> ImageSpec:
-    """Return the spec without normalization, so that images are in [0, 1]."""
+    """Return the spec without normalisation, so that images are in [0, 1]."""
     channels = images.input_size[0]
     return replace(images, mean=(0.0,) * channels, std=(1.0,) * channels)
 
 
 class TestImages(Dataset[Batch]):
-    """Labeled test images in [0, 1].
+    """Labelled test images in [0, 1].
 
     Args:
         source: the stored images.
         rows: int (N,), the rows of the source to use.
         data: the dataset they belong to.
-        images: size and crop; its normalization is ignored.
+        images: size and crop; its normalisation is ignored.
         batch_size: images per batch of a process.
     """
 
@@ -104,6 +104,6 @@ def load_images(
     if len(classes) < 2:
         raise DataError(
             f"the {len(rows)} test samples of {data.dataset} are all of class {classes[0]}: "
-            f"an evaluation needs at least two classes, use a larger --limit or other data"
+            f"an evaluation needs at least two classes, use a larger limit or other data"
         )
     return TestImages(source, rows, data, images, batch_size=batch_size)

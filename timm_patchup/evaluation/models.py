@@ -1,6 +1,6 @@
 """The classifiers under test: from a run, a folder or repository in timm's layout, or timm's registry.
 
-A classifier includes its normalization, so it takes images in [0, 1]; it is in eval mode and nothing is mixed. Weights
+A classifier includes its normalisation, so it takes images in [0, 1]; it is in eval mode and nothing is mixed. Weights
 are read from safetensors files only.
 """
 
@@ -14,7 +14,7 @@ import torch
 from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
-from ..errors import HubError, UserError, nearest
+from ..errors import HubError, UserError, nearest, one_line
 from ..recipe import Recipe
 from ..recipe.parts import ImageSpec
 from ..runs.load import FOLDER, HUB, load_with_recipe
@@ -63,7 +63,7 @@ class EvalModel:
 
     @property
     def network(self) -> nn.Module:
-        """The model without the normalization."""
+        """The model without the normalisation."""
         return self.classifier.model
 
     @property
@@ -95,7 +95,7 @@ def load_models(sources: Sequence[str]) -> list[EvalModel]:
             problems += error.problems
     places = [str(Path(source).resolve()) if Path(source).is_dir() else source for source in sources]
     twice = sorted({source for source, place in zip(sources, places) if places.count(place) > 1})
-    problems += [f"--model {source} is given twice" for source in twice]
+    problems += [f"model {source} is given twice" for source in twice]
     if problems:
         raise UserError(problems)
     return models
@@ -107,7 +107,7 @@ def _load(source: str, name: str) -> EvalModel:
         try:
             loaded = load_with_recipe(source if source.startswith((HUB, FOLDER)) else FOLDER + source)
         except HubError as error:
-            raise UserError(f"--model {error}") from error
+            raise UserError(f"model {error}") from error
         network, recipe, is_run = loaded.model, loaded.recipe, loaded.is_run
     else:
         network = _from_registry(source)
@@ -121,7 +121,7 @@ def _load(source: str, name: str) -> EvalModel:
 
 
 def _timm_images(model: nn.Module, source: str) -> ImageSpec:
-    """Return how timm's configuration of a model says to prepare images."""
+    """Return how images are prepared according to timm's configuration of a model."""
     config = resolve_model_data_config(model)
     try:
         return ImageSpec(
@@ -133,18 +133,17 @@ def _timm_images(model: nn.Module, source: str) -> ImageSpec:
             interpolation=config["interpolation"],
         )
     except UserError as error:
-        raise UserError([f"--model {source}: {problem}" for problem in error.problems]) from error
+        raise UserError([f"model {source}: {problem}" for problem in error.problems]) from error
 
 
 def _from_registry(name: str) -> nn.Module:
     if not timm.is_model(name.partition(".")[0]):
         hint = nearest(name, timm.list_models())
-        raise UserError(f"--model {name}: there is no such folder, and timm has no such model{hint}")
+        raise UserError(f"model {name}: there is no such folder, and timm has no such model{hint}")
     try:
         return timm.create_model(name, pretrained=True)
     except Exception as error:  # whatever the Hub's client, the files and the model's constructor raise
-        text = " ".join(str(error).split())[:200]
-        raise UserError(f"--model {name}: cannot load its pretrained weights: {text}") from error
+        raise UserError(f"model {name}: cannot load its pretrained weights: {one_line(error, 200)}") from error
 
 
 def _names(sources: Sequence[str]) -> list[str]:

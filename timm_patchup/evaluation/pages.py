@@ -1,4 +1,7 @@
-"""The pages of a report: blocks of text, tables and pictures as Markdown, or as HTML in a single file."""
+"""The pages of a report: blocks of text, tables and pictures as Markdown, or as HTML in a single file.
+
+A page is a list of blocks; nothing here knows a suite or a result.
+"""
 
 import base64
 import html

@@ -1,4 +1,4 @@
-"""Record what the sites of a model return in a forward pass."""
+"""Record what the sites of a model return in a forward pass, for suites that measure features."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

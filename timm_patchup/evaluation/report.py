@@ -8,9 +8,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..system.files import write_whole
 from .figures import as_png
 from .pages import Block, as_html, as_markdown
-from .results import Entry, Results, write_bytes
+from .results import Entry, Results
 from .rows import ResultRow, make_rows, values_of
 from .suite import OptionValues, Suite
 from .suites import SUITES
@@ -27,10 +28,10 @@ def write_report(results: Results, options: OptionValues) -> list[str]:
         if suite.figure is not None and (rows := make_rows(results, suite.name))
     }
     for name, content in pictures.items():
-        write_bytes(results.folder / f"{name}.png", content)
+        write_whole(results.folder / f"{name}.png", content)
     blocks = _blocks(results, pictures, options)
-    write_bytes(results.folder / "report.md", as_markdown(blocks).encode())
-    write_bytes(results.folder / "report.html", as_html(blocks, pictures).encode())
+    write_whole(results.folder / "report.md", as_markdown(blocks))
+    write_whole(results.folder / "report.html", as_html(blocks, pictures))
     return [as_markdown([block]).rstrip("\n") for block in blocks if block.kind in ("heading", "table")]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..system.files import replacing
+from ..system.files import write_whole
 from .context import Measured
 from .models import EvalModel
 
@@ -24,7 +24,7 @@ class Results:
         data: what identifies the test images.
         models: description per model.
         suites: entries per suite and model.
-        extra: further top-level content that suites compute for the report.
+        extra: more top-level content that suites compute for the report.
     """
 
     def __init__(self, folder: Path, data: dict[str, Any], *, force: bool = False) -> None:
@@ -39,14 +39,14 @@ class Results:
             UserError: the file is damaged or belongs to other data, or the folder is a file.
         """
         if folder.exists() and not folder.is_dir():
-            raise UserError(f"--output must be a folder, but {folder} is a file")
+            raise UserError(f"output must be a folder, but {folder} is a file")
         self.folder, self.data = folder, data
         self.models: dict[str, dict[str, Any]] = {}
         self.suites: dict[str, dict[str, Entry]] = {}
         self.extra: dict[str, Any] = {}
         if not (folder / FILE).is_file():
             return
-        other = "choose another --output, or start over with --force"
+        other = "choose another output, or start over with force (--force)"
         try:
             stored = json.loads((folder / FILE).read_text(encoding="utf-8"))
             models, suites, stored_data = stored["models"], stored["suites"], stored["data"]
@@ -54,7 +54,7 @@ class Results:
             if force:
                 return
             raise UserError(
-                f"{folder / FILE} is damaged or was not written by this command ({error}): {other}"
+                f"{folder / FILE} is damaged or is not the results of an evaluation ({error}): {other}"
             ) from error
         if stored_data != data:
             if force:
@@ -88,7 +88,7 @@ class Results:
 
     def write(self) -> None:
         content = {"data": self.data, "models": self.models, "suites": self.suites, **self.extra}
-        write_bytes(self.folder / FILE, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+        write_whole(self.folder / FILE, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
     def _is_same_network(self, model: EvalModel) -> bool:
         return _network(self.models.get(model.name, {})) == _network(model.describe())
@@ -98,10 +98,3 @@ def _network(description: dict[str, Any]) -> str:
     """Return what defines a network: its weights alone do not."""
     arguments = description.get("recipe", {}).get("model_kwargs", {})
     return json.dumps([description.get("weights"), description.get("architecture"), arguments], sort_keys=True)
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name and rename it, so that readers never see a partial file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as partial:
-        partial.write_bytes(content)

@@ -1,4 +1,7 @@
-"""From the results of single models to the rows of a report: seeds of one recipe share a row, with mean and std."""
+"""From the results of single models to the rows of a report: seeds of one recipe share a row.
+
+Tables and figures are made from rows, so both show the same mean and standard deviation.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -31,7 +34,7 @@ class ResultRow:
 
 
 def make_rows(results: Results, suite: str) -> list[ResultRow]:
-    """Return the rows of a suite: models whose recipes differ in the seed only and that were measured alike.
+    """Return the rows of a suite: models whose recipes differ in the seed only and that were measured in the same way.
 
     Two runs with the same seed are not independent and get separate rows.
     """

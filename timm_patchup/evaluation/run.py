@@ -1,4 +1,7 @@
-"""One evaluation from its call to its report: load the models, open the data, measure what is missing, write."""
+"""One evaluation from its call to its report: load the models, open the data, measure what is missing, write.
+
+``evaluate.py`` and ``timm_patchup.hub.evaluate`` both make an ``EvalCall`` and call ``run``.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -103,16 +106,16 @@ def find_data(name: str | None, models: Sequence[EvalModel]) -> DataSpec:
         try:
             return load_data_spec(name)
         except UserError as error:
-            raise UserError([f"--data: {problem}" for problem in error.problems]) from error
+            raise UserError([f"data: {problem}" for problem in error.problems]) from error
     known = [(model, trained_on) for model in models if (trained_on := _trained_on(model)) is not None]
     if not known:
-        raise UserError(f"{models[0].name} has no recipe that names its data: choose the data with --data NAME")
+        raise UserError(f"{models[0].name} has no recipe that names its data: choose it with data (--data NAME)")
     first, data = known[0]
     for model, other in known[1:]:
         differing = [key for key, value in other.test_keys().items() if value != data.test_keys()[key]]
         if differing:
             raise UserError(
-                f"{first.name} and {model.name} differ in {', '.join(differing)}: choose the data with --data NAME"
+                f"{first.name} and {model.name} differ in {', '.join(differing)}: choose the data (--data NAME)"
             )
     return data
 
@@ -127,14 +130,14 @@ def _trained_on(model: EvalModel) -> DataSpec | None:
     if data is None:
         dataset = model.recipe.dataset
         raise UserError(
-            f"{model.name} was trained on {dataset}, which is not a benchmark: choose the data with --data NAME"
+            f"{model.name} was trained on {dataset}, which is not a benchmark: choose the data (--data NAME)"
         )
     return data
 
 
 def _check_classes(models: Sequence[EvalModel], data: DataSpec) -> None:
     problems = [
-        f"--model {model.name} has {model.num_classes} classes, but {data.dataset} has {data.num_classes}"
+        f"model {model.name} has {model.num_classes} classes, but {data.dataset} has {data.num_classes}"
         for model in models
         if model.num_classes != data.num_classes
     ]
@@ -157,7 +160,7 @@ def _fetch_test_split(data: DataSpec) -> Path | None:
         return None
     try:
         return fetch_splits(data, [data.val_split])
-    except HubError:  # another layout, or cached by ``datasets`` only, which reports what is wrong
+    except HubError:  # another layout, or only in the cache of ``datasets``, which then reports the problem
         return None
 
 

@@ -1,7 +1,7 @@
 """Weights to share: ``export`` a run as a folder that plain timm loads, ``push`` it to the Hub, ``load`` it anywhere.
 
 ``python -m timm_patchup.hub RUN_DIR --repo USER/NAME`` exports and pushes. ``evaluate`` measures a model on the Hub,
-``fetch`` downloads the data of a benchmark.
+``fetch`` downloads the data of a benchmark. Imports ``evaluation``, ``runs`` and the layers below them.
 """
 
 from ..errors import HubError

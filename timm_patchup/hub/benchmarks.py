@@ -1,4 +1,7 @@
-"""The Hub in one line: ``fetch`` a benchmark's data in advance, ``evaluate`` a model."""
+"""The Hub in one line: ``fetch`` a benchmark's data in advance, ``evaluate`` a model.
+
+Both only call what the commands call; the evaluation is imported when it is used.
+"""
 
 import tempfile
 from collections.abc import Sequence
@@ -91,7 +94,7 @@ def evaluate(
             batch_size=batch_size,
             output=Path(output or temporary),
             seed=seed,
-            threads=torch.get_num_threads(),  # the command uses all cores, a call leaves the number as it is
+            threads=torch.get_num_threads(),  # the command uses all cores, a call does not change the number
         )
         try:
             found = run(call, show=lambda tables: None)

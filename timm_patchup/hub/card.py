@@ -1,4 +1,7 @@
-"""The model card of an export: what the model is, how to load it, its results, and how to train it again."""
+"""The model card of an export: what the model is, how to load it, its results, and how to train it again.
+
+The text is made from values only; files are read and written in ``export_files.py``.
+"""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +16,11 @@ REPORT = "report"  # folder of the evaluation, in a run and in an export
 # Replaced by the name of the repository in a push.
 REPO_PLACEHOLDER = "USER/NAME"
 _FASHION_MNIST = "zalando-datasets/fashion_mnist"
-_CITATION = """```bibtex
+_CITATION = """## Citation
+
+PatchUp, and the experiments that the recipes follow:
+
+```bibtex
 @inproceedings{faramarzi2022patchup,
   title     = {PatchUp: A Feature-Space Block-Level Regularization Technique for Convolutional Neural Networks},
   author    = {Faramarzi, Mojtaba and Amini, Mohammad and Badrinaaraayanan, Akilesh and Verma, Vikas
@@ -89,7 +96,7 @@ def make_card(facts: Facts) -> str:
         model_name=facts.name,
         eval_results=_eval_results(facts),
     )
-    sections = [_introduction(facts), _usage(facts), _scores(facts), _training(facts), _files(facts), _cite(facts)]
+    sections = [_introduction(facts), _usage(facts), _scores(facts), _training(facts), _files(facts), _CITATION]
     return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(sections) + "\n"))
 
 
@@ -196,7 +203,3 @@ def _files(facts: Facts) -> str:
     rows = [f"| `{name}` | {what} |" for name, what in _FILES.items()]
     rows += ["| `report/` | tables and figures of the evaluation |"] if facts.report else []
     return "## Files\n\n| file | content |\n| --- | --- |\n" + "\n".join(rows)
-
-
-def _cite(facts: Facts) -> str:
-    return f"## Citation\n\nPatchUp, and the experiments that the recipes follow:\n\n{_CITATION}"

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ..data.source import HUB_PREFIX
-from ..errors import HubError, HubFailed
+from ..errors import HubError, HubFailed, one_line
 from ..runs.finished import FinishedRun, read_finished_run
 from ..runs.folder import COLUMNS
 from ..runs.from_run import build_trained
@@ -141,7 +141,7 @@ def _try_with_timm(folder: Path, model: nn.Module) -> None:
     try:
         loaded = timm.create_model(f"local-dir:{folder}", pretrained=True).state_dict()
     except Exception as error:
-        text = " ".join(str(error).split())[:200]
+        text = one_line(error, 200)
         raise HubFailed(f"nothing was exported, because timm cannot load the result: {text}") from error
     own = model.state_dict()
     if own.keys() != loaded.keys() or not all(torch.equal(own[name].cpu(), loaded[name]) for name in own):

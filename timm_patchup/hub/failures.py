@@ -1,4 +1,7 @@
-"""Errors of a push, explained in one line with the next step. Loading and fetching: ``system/network.py``."""
+"""Errors of a push, explained in one line with the next step.
+
+Those of loading and fetching are in ``system/network.py``, since lower layers load and fetch, too.
+"""
 
 from collections.abc import Sequence
 
@@ -21,7 +24,7 @@ def explain_push_error(error: BaseException, repo: str) -> HubError:
     if any(isinstance(e, errors.LocalTokenNotFoundError) for e in chain):
         return no_token()
     if isinstance(error, errors.HFValidationError):
-        return HubError(f"--repo {repo!r} is not a Hub name: expected USER/NAME")
+        return HubError(f"repo {repo!r} is not a Hub name: expected USER/NAME")
     answers = [e for e in chain if isinstance(e, errors.HfHubHTTPError)]
     if answers:
         return HubFailed(_explain_answer(answers, repo))
@@ -35,12 +38,12 @@ def _explain_answer(answers: Sequence[BaseException], repo: str) -> str:
     status = answers[0].response.status_code  # type: ignore[attr-defined]
     said = " ".join(getattr(answer, "server_message", None) or "" for answer in answers).lower()
     if status in _QUOTA_STATUS or any(word in said for word in _QUOTA_WORDS):
-        way = "free some or get more at https://huggingface.co/settings/billing, or choose another --repo"
+        way = "free some or get more at https://huggingface.co/settings/billing, or choose another repo"
         return f"the account of {repo} has no storage left: {way}, then run the command again"
     if status == 401:
         return "the Hub does not accept the token: make one at https://huggingface.co/settings/tokens, `hf auth login`"
-    if status in (403, 404):  # what one may not see is not found
-        way = "use a token with write access, another --repo, or propose it with --create-pr"
+    if status in (403, 404):  # the Hub answers 404 without access, too
+        way = "use a token with write access or another repo, or open a pull request (create_pr)"
         return f"no write access to {repo}: {way}"
     if status in (409, 412):
         return f"{repo} was changed by someone else meanwhile; nothing was overwritten: check it, then push again"

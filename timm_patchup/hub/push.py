@@ -1,7 +1,7 @@
 """Push an exported folder to the Hub: one commit, or none.
 
-The content of a repository is checked first and not overwritten by default. The commit names its parent, so that
-nobody's work is lost in between. Large files are uploaded before it and not sent twice.
+The content of a repository is checked first and not overwritten by default. The commit names its parent, so
+that no concurrent commit is lost. Large files are uploaded before it and not sent twice.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ def push(
     """Push an exported folder to the Hub in one commit.
 
     Args:
-        out_dir: a folder written by ``export``; its README.md may have been edited since.
+        out_dir: a folder written by ``export``; its README.md may have been edited.
         repo: ``USER/NAME``, created if it does not exist.
         private: create a private repository; an existing public one is refused.
         revision: a branch other than main, created if it does not exist.
@@ -73,7 +73,7 @@ def push(
     if not is_export(folder):
         raise HubError(f"{folder} is not an export: make one with timm_patchup.hub.export(run_dir, out_dir)")
     if not is_repo_name(repo):
-        raise HubError(f"--repo must be USER/NAME, got {repo!r}")
+        raise HubError(f"repo must be USER/NAME, got {repo!r}")
     files = files_of(folder, repo)
     _refuse_secrets(files)
     from huggingface_hub import HfApi, get_token
@@ -139,12 +139,12 @@ def _find(api: "HfApi", repo: str, *, private: bool, revision: str | None, creat
     except RepositoryNotFoundError:
         if create_pr:
             raise HubFailed(
-                f"{repo} does not exist, so there is nothing to propose to: push without --create-pr"
+                f"{repo} does not exist, so there is nothing to propose to: push without create_pr"
             ) from None
         api.create_repo(repo, private=private or None, exist_ok=True)
         main = api.model_info(repo, files_metadata=True)
     if private and not main.private:
-        way = "make it private in its settings, choose another --repo, or leave out --private"
+        way = "make it private in its settings, choose another repo, or leave out private"
         raise HubFailed(f"{repo} exists and is public: {way}")
     if revision is None:
         return _target(main)
@@ -152,7 +152,7 @@ def _find(api: "HfApi", repo: str, *, private: bool, revision: str | None, creat
         return _target(api.model_info(repo, revision=revision, files_metadata=True))
     except RevisionNotFoundError:
         if create_pr:
-            raise HubFailed(f"{repo} has no branch {revision} to propose to: leave out --revision") from None
+            raise HubFailed(f"{repo} has no branch {revision} to propose to: leave out revision") from None
         # From the first commit, which is the Hub's own: an interrupted push leaves an empty branch.
         first = api.list_repo_commits(repo)[-1].commit_id
         api.create_branch(repo, branch=revision, revision=first)
@@ -179,8 +179,8 @@ def _digests(content: bytes | Path) -> tuple[str, str]:
 
 
 def _refuse_other(api: "HfApi", repo: str, files: dict[str, bytes | Path], target: Target, changed: list[str]) -> None:
-    """Raise HubError if a push would replace anything; adding files to the same model is fine."""
-    ways = "choose another --repo, a new branch with --revision, a pull request with --create-pr, or --overwrite"
+    """Raise HubError if a push would replace anything; adding files to the same model is allowed."""
+    ways = "choose another repo, a new branch (revision), a pull request (create_pr), or overwrite it (overwrite)"
     if target.digests.get(WEIGHTS) not in _digests(files[WEIGHTS]):
         raise HubFailed(f"{repo} has {_content(api, repo, target)}: {ways}")
     replaced = [name for name in changed if name in target.digests]

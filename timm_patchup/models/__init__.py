@@ -1,4 +1,7 @@
-"""The paper's nets for small images, in timm's own registry: importing this package registers them."""
+"""The paper's nets for small images, in timm's own registry: importing this package registers them.
+
+Imports nothing of this package.
+"""
 
 from .preact_resnet import PreActResNet
 

@@ -48,7 +48,7 @@ class PreActResNet(nn.Module):
         stem_channels: channels after the first convolution.
         stem_stride: stride of the first convolution: 1 at 32 pixels, 2 at 64 (Tiny-ImageNet).
         final_norm: BatchNorm and ReLU after the last stage, which a pre-activation net needs (He et al.); the paper's
-            PreActResNets were trained without.
+            PreActResNets were trained without them.
         num_classes: size of the classifier; 0 for none.
         in_chans: channels of the images.
         global_pool: timm's name of the pooling.

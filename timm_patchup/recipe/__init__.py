@@ -1,6 +1,7 @@
-"""Recipes: what the keys are (``schema``), how a name or a file becomes a recipe (``compose``), data by name.
+"""Recipes: what the keys are (``schema``), how a name or a file becomes a recipe (``compose``), the parts
+that functions take (``parts``), and datasets by name (``data_names``).
 
-Imports ``core``, ``methods`` and ``errors`` only.
+Imports ``core`` and ``errors`` only.
 """
 
 from .compose import list_recipes, load_recipe

@@ -1,8 +1,8 @@
 """From a name or a file to a recipe.
 
 ``BENCHMARK_METHOD`` is a file of ``recipes/benchmarks`` and one of ``recipes/methods``. A file lists what it builds on
-under ``include`` (parts, or whole recipes) and overrides it with its own keys; a method file has under ``when`` what
-differs on a part or a benchmark.
+under ``include`` (parts, or whole recipes) and overrides it with its own keys; ``when`` in a method file has the keys
+that differ for a part or a benchmark.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class Keys:
 
 
 def recipes_dir() -> Path:
-    """Return the folder of recipes: inside the installed package, or beside it in a checkout."""
+    """Return the folder of recipes: inside the installed package, or next to it in a checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "recipes"
     return installed if installed.is_dir() else package.parent / "recipes"
@@ -77,7 +77,7 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
         keys.values = {name: value for name, value in keys.values.items() if not name.startswith(MIX_PREFIX)}
         if mix in list_recipe_methods():
             _apply_method(keys, mix)
-            overrides["mix"] = keys.values["mix"]  # a recipe may be another method: augmix is none with timm's aa
+            overrides["mix"] = keys.values["mix"]  # augmix and autoaugment are the method none with timm's aa
     return Recipe.from_dict(keys.values | overrides)
 
 
@@ -106,17 +106,17 @@ def split_name(name: str) -> tuple[str, str]:
                 return benchmark, method
     if name in list_benchmarks():
         candidates = ", ".join(f"{name}_{method}" for method in list_recipe_methods())
-        raise UserError([f"{name!r} is a benchmark; a recipe also names the method: {candidates}"])
+        raise UserError(f"{name!r} is a benchmark; a recipe also names the method: {candidates}")
     hint = nearest(name, list_recipes())
-    raise UserError([f"no recipe {name!r}{hint or '; --list-recipes shows all'}"])
+    raise UserError(f"no recipe {name!r}{hint or '; list_recipes() (--list-recipes) has all'}")
 
 
 def _compose(source: str | Path) -> Keys:
     path = Path(source)
     if path.suffix in (".yaml", ".yml") or path.is_file():
-        return read_keys(path, seen=())
+        return read_keys(path)
     benchmark, method = split_name(str(source))
-    keys = read_keys(recipes_dir() / "benchmarks" / f"{benchmark}.yaml", seen=())
+    keys = read_keys(recipes_dir() / "benchmarks" / f"{benchmark}.yaml")
     _apply_method(keys, method)
     return keys
 
@@ -130,15 +130,15 @@ def _apply_method(keys: Keys, method: str) -> None:
             keys.values.update(differing)
 
 
-def read_keys(path: Path, seen: tuple[Path, ...]) -> Keys:
-    """Read a file of keys and what it includes."""
+def read_keys(path: Path, seen: tuple[Path, ...] = ()) -> Keys:
+    """Read a file of keys and the files it includes; ``seen`` are the files that led to it."""
     if path in seen:
-        raise UserError([f"{path} includes itself"])
+        raise UserError(f"{path} includes itself")
     own = _mapping(path)
     keys = Keys(parts={path.stem})
     included = own.pop("include", [])
     if not isinstance(included, list):
-        raise UserError([f"{path}: include must be a list of parts or recipes, got {included!r}"])
+        raise UserError(f"{path}: include must be a list of parts or recipes, got {included!r}")
     for name in included:
         part = recipes_dir() / "parts" / f"{name}.yaml"
         beside = path.parent / str(name)
@@ -156,15 +156,15 @@ def _mapping(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UserError([f"no such recipe file: {path}"]) from None
+        raise UserError(f"no such recipe file: {path}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError([f"{path} cannot be read: {error}"]) from None
+        raise UserError(f"{path} cannot be read: {error}") from None
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        raise UserError([f"{path}{where}: not YAML: {getattr(error, 'problem', error)}"]) from None
+        raise UserError(f"{path}{where}: not YAML: {getattr(error, 'problem', error)}") from None
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-        raise UserError([f"{path} must hold keys and values, got {type(values).__name__}"])
+        raise UserError(f"{path} must be a mapping of keys to values, got {type(values).__name__}")
     return without_retired(values)

@@ -1,4 +1,7 @@
-"""Data by name: what ``--data`` of the evaluation and ``timm_patchup.hub.fetch`` accept."""
+"""Datasets by name: what ``data`` of an evaluation and ``timm_patchup.hub.fetch`` accept.
+
+A name is that of a dataset, a benchmark or a recipe; what it stands for is read from ``recipes/``.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -42,4 +45,4 @@ def find_data_spec(dataset: str) -> DataSpec | None:
 
 def _parts() -> dict[str, dict[str, Any]]:
     paths = sorted((recipes_dir() / "parts").glob("*.yaml"))
-    return {path.stem: read_keys(path, ()).values for path in paths}
+    return {path.stem: read_keys(path).values for path in paths}

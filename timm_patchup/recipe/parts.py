@@ -18,7 +18,7 @@ _NOT_TEST_KEYS = ("train_split", "workers")
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec:
-    """A labeled dataset: where it is, its splits and columns, and the loader processes it needs."""
+    """A labelled dataset: where it is, its splits and columns, and the loader processes it needs."""
 
     dataset: str
     dataset_config: str | None = None
@@ -56,7 +56,7 @@ class ImageSpec:
     crop_padding: int | None = None
 
     def __post_init__(self) -> None:
-        # Values may come from somebody else's config.json: they are checked as the keys of a recipe are.
+        # Values may come from a downloaded config.json: they are checked like the keys of a recipe.
         errors: list[UserError] = []
         for f in fields(self):
             try:

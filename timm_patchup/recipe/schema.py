@@ -22,7 +22,7 @@ _RETIRED_SETTINGS = {"hard_patchup": ("mix_alpha",)}
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Checked):
-    """One experiment: data, images, model, method, optimisation, schedule, run."""
+    """One experiment: data, images, model, method, optimizer, schedule, run."""
 
     # Dataset
     dataset: str = setting("fashion_mini", "hfds/OWNER/NAME on the Hub, or fashion_mini, which is in the package")
@@ -41,13 +41,13 @@ class Recipe(Checked):
     input_size: list[int] = setting([3, 32, 32], "channels, height, width", low=1)
     mean: list[float] = setting([0.5, 0.5, 0.5], "mean per channel", low=0, high=1)
     std: list[float] = setting([0.5, 0.5, 0.5], "standard deviation per channel", above=0)
-    crop_pct: float = setting(1.0, "share of the image that is evaluated, in the centre", above=0, high=1)
+    crop_pct: float = setting(1.0, "share of the image that the evaluated centre crop covers", above=0, high=1)
     crop_mode: Literal["center", "squash", "border"] = setting(
-        "center", "how an evaluated image gets its size, as in timm"
+        "center", "how evaluated images are resized and cropped, as in timm"
     )
     interpolation: Literal["nearest", "bilinear", "bicubic"] = setting("bilinear", "how images are resized")
     train_interpolation: Literal["nearest", "bilinear", "bicubic", "random"] = setting(
-        "bilinear", "the same for timm's random crop"
+        "bilinear", "how timm's random crop resizes"
     )
     crop_padding: int | None = setting(
         None, "small images: decoded once, kept as bytes and cropped from this padding; none for timm's crop", low=0
@@ -60,7 +60,7 @@ class Recipe(Checked):
     lighting: float = setting(0.0, "strength of AlexNet's PCA lighting", low=0)
     aa: str | None = setting(None, "timm's automatic augmentation: original, rand-m9-mstd0.5, augmix-m3-w3, ...")
     reprob: float = setting(0.0, "probability of random erasing", low=0, high=1)
-    remode: Literal["const", "rand", "pixel"] = setting("pixel", "filling of random erasing")
+    remode: Literal["const", "rand", "pixel"] = setting("pixel", "what random erasing fills with")
     recount: int = setting(1, "rectangles of random erasing", low=1)
     # Model
     model: str = setting("preactresnet8", "a model of timm's registry")
@@ -92,16 +92,16 @@ class Recipe(Checked):
     clip_grad: float | None = setting(None, "clip gradients at this value", above=0)
     clip_mode: Literal["norm", "value", "agc"] = setting("norm", "what is clipped")
     # Learning rate schedule
-    epochs: int = setting(10, "number of epochs, without cool-down", low=1)
+    epochs: int = setting(10, "number of epochs, without cooldown", low=1)
     sched: Literal["cosine", "tanh", "step", "multistep", "poly", "none"] = setting("cosine", "schedule")
     sched_on_updates: bool = setting(False, "step the schedule with every update instead of every epoch")
     decay_milestones: list[int] = setting([30, 60], "multistep: the rate drops after these epochs", low=1)
     decay_epochs: float = setting(30.0, "step: epochs between two drops of the rate", above=0)
     decay_rate: float = setting(0.1, "factor of each drop", above=0)
     min_lr: float = setting(0.0, "lowest rate", low=0)
-    warmup_epochs: int = setting(0, "epochs of warm-up", low=0)
-    warmup_lr: float = setting(1e-5, "rate at the start of warm-up", low=0)
-    warmup_prefix: bool = setting(False, "warm-up comes before the schedule instead of over its start")
+    warmup_epochs: int = setting(0, "epochs of warmup", low=0)
+    warmup_lr: float = setting(1e-5, "rate at the start of warmup", low=0)
+    warmup_prefix: bool = setting(False, "warmup comes before the schedule instead of replacing its start")
     cooldown_epochs: int = setting(0, "epochs at the lowest rate after the schedule", low=0)
     # EMA and mixed precision
     model_ema: bool = setting(False, "keep an exponential moving average of the weights, and evaluate it")
@@ -124,13 +124,13 @@ class Recipe(Checked):
 
     def __post_init__(self) -> None:
         errors: list[UserError] = []
-        has_method = isinstance(self.mix, str)  # if not, the check reports it, and the settings belong to no method
+        has_method = isinstance(self.mix, str)  # if not, the check reports it
         try:
             super().__post_init__()
         except UserError as error:
             errors.append(error)
         try:
-            # Defaults are written out: a resolved recipe states everything that was used, whatever later defaults are.
+            # Defaults are written out: a resolved recipe states all that was used, even if defaults change later.
             method = read_method(self.mix, self.mix_settings if has_method else {}, prefix=MIX_PREFIX)
             object.__setattr__(self, "mix_settings", dict(sorted(method.settings().items())))
         except UserError as error:
@@ -184,7 +184,7 @@ class Recipe(Checked):
         return yaml.safe_dump(self.to_dict(), sort_keys=False, default_flow_style=None, width=100)
 
     def differences(self, other: "Recipe") -> list[str]:
-        """Return the keys in which two recipes differ and that matter to the result."""
+        """Return the keys that affect the result and in which two recipes differ."""
         mine, theirs = self.to_dict(), other.to_dict()
         names = [name for name in (mine | theirs) if name not in KEYS_FREE_TO_CHANGE_ON_RESUME]
         return [name for name in names if mine.get(name) != theirs.get(name)]
@@ -206,13 +206,13 @@ class Recipe(Checked):
         return problems or [f"{name} has no effect {why}" for name, why in self._idle_keys()]
 
     def _idle_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the keys that were set although another one makes them idle, with the reason and the way out."""
+        """Yield the keys that were set although another key disables them, with the reason and the next step."""
         idle: dict[str, str] = {}
         if self.crop_padding is not None:
-            reason = "on small images cropped from padding: --crop-padding none takes timm's random crop"
+            reason = "on small images cropped from padding: crop_padding none takes timm's random crop"
             idle |= dict.fromkeys(("scale", "ratio", "train_interpolation"), reason)
         if self.aa is not None and "3a" not in self.aa:
-            idle["color_jitter"] = "beside aa, as in timm: give --color-jitter 0"
+            idle["color_jitter"] = "next to aa, as in timm: set color_jitter to 0"
         if self.sched in ("step", "multistep", "none"):
             idle |= dict.fromkeys(("min_lr", "cooldown_epochs"), f"with the schedule {self.sched}")
         if self.sched == "none":
@@ -225,7 +225,7 @@ KEYS_FREE_TO_CHANGE_ON_RESUME = frozenset(name for name, known in settings_of(Re
 
 
 def image_contradictions(input_size: Sequence[int], mean: Sequence[float], std: Sequence[float]) -> list[str]:
-    """Return what is wrong with the number of values of the keys of an image."""
+    """Return one line per key of an image that has the wrong number of values."""
     if len(input_size) != 3 or input_size[0] not in (1, 3):
         return [f"input_size must be channels (1 or 3), height, width, got {list(input_size)}"]
     return [
@@ -241,7 +241,7 @@ def list_mix_settings() -> list[str]:
 
 
 def list_keys() -> list[str]:
-    """Return all keys, those of the methods as well."""
+    """Return all keys, including those of the methods."""
     return [*settings_of(Recipe), *(f"{MIX_PREFIX}{name}" for name in list_mix_settings())]
 
 

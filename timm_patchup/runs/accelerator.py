@@ -1,4 +1,7 @@
-"""The Accelerator that training, evaluation and timing share, and the launches that are refused."""
+"""The Accelerator that training, evaluation and timing share, and the launches that are refused.
+
+Other modules take an Accelerator as an argument; only this one reads the environment of a launch.
+"""
 
 import os
 from collections.abc import Sequence
@@ -6,9 +9,9 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, GradientAccumulationPlugin
+from accelerate.utils import DistributedType, GradientAccumulationPlugin, parse_flag_from_env
 
-from ..errors import UserError
+from ..errors import UserError, one_line
 from ..system.threads import share_of_cores
 
 # What a launch configuration may ask for and the package does not support; on the CPU, Accelerate ignores it.
@@ -37,7 +40,7 @@ def make_accelerator(
     Raises:
         UserError: everything about the launch that is not supported.
     """
-    asked = [name for name in _SHARDED if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("1", "true", "yes")]
+    asked = [name for name in _SHARDED if parse_flag_from_env(f"ACCELERATE_USE_{name}")]
     if asked:
         raise UserError(f"{', '.join(asked)} is not supported: launch with one process or with --multi_gpu (DDP)")
     try:
@@ -51,7 +54,7 @@ def make_accelerator(
             gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
         )
     except (ValueError, ImportError) as error:
-        raise UserError(f"Accelerate refuses this launch: {' '.join(str(error).split())}") from error
+        raise UserError(f"Accelerate refuses this launch: {one_line(error)}") from error
     problems = []
     world_size = int(os.environ.get("WORLD_SIZE", 1))
     if world_size != accelerator.num_processes:
@@ -63,7 +66,7 @@ def make_accelerator(
         name = str(accelerator.distributed_type).rsplit(".", 1)[-1]
         problems.append(f"{name} is not supported: launch with one process or with --multi_gpu (DDP)")
     if accelerator.mixed_precision == "fp16" and accelerator.device.type == "cpu":
-        problems.append("float16 needs a GPU: on the CPU use --amp-dtype bfloat16")
+        problems.append("float16 needs a GPU: on the CPU use amp_dtype bfloat16")
     if problems:
         raise UserError(problems)
     if accelerator.device.type == "cpu":
@@ -74,7 +77,7 @@ def make_accelerator(
 
 
 def _has_accelerator() -> bool:
-    if os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"):
+    if parse_flag_from_env("ACCELERATE_USE_CPU"):
         return False
     xpu = getattr(torch, "xpu", None)
     return torch.cuda.is_available() or torch.backends.mps.is_available() or bool(xpu and xpu.is_available())

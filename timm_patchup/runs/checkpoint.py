@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, one_line
 from ..system.files import PARTIAL, checksum, replacing
 
 FORMAT = 1
@@ -36,7 +36,6 @@ class Checkpoint:
     model: Weights
     ema: Weights | None
     state: dict[str, Any]
-    best: str | None
 
 
 class Checkpoints:
@@ -157,14 +156,13 @@ def load_checkpoint(path: Path) -> Checkpoint:
             model=load_file(path / "model.safetensors"),
             ema=ema,
             state=torch.load(path / "state.pt", map_location="cpu", weights_only=True),
-            best=manifest["best"],
         )
     except CheckpointError:
         raise
     except pickle.UnpicklingError as error:  # torch's message explains how to load it anyway
         raise CheckpointError(f"{path.name} is damaged: state.pt has more than plain values and tensors") from error
     except (OSError, ValueError, KeyError, TypeError, SafetensorError, RuntimeError, EOFError) as error:
-        reason = " ".join(str(error).split())[:160]
+        reason = one_line(error, 160)
         raise CheckpointError(f"{path.name} is damaged: {type(error).__name__}: {reason}") from error
 
 

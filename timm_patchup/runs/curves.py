@@ -1,4 +1,4 @@
-"""The figure of a run: loss and validation error per epoch."""
+"""The figure of a run: loss and validation error per epoch. Training plots it, and an export plots it again."""
 
 from collections.abc import Sequence
 from pathlib import Path

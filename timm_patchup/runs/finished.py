@@ -1,4 +1,7 @@
-"""A finished run as one value: its recipe, results, summary and weights, read once."""
+"""A finished run as one value: its recipe, results, summary and weights, read once.
+
+An export works with this value and does not read the folder again.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +49,7 @@ def read_finished_run(path: Path) -> FinishedRun:
     folder = RunFolder(path)
     state = folder.state()
     if state == "unfinished":
-        raise HubError(f"{path}: the run is not finished: resume it with --resume {path}, then run the command again")
+        raise HubError(f"{path}: the run is not finished: resume it (train.py --resume {path}), then try again")
     if state != "finished":
         raise HubError(f"{path} has no run: give the folder that has recipe.yaml and results.json")
     return FinishedRun(path, read_recipe(path), folder.results(), folder.summary(), read_weights(path / WEIGHTS))

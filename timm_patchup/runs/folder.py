@@ -1,4 +1,4 @@
-"""The folder of a run: which files are in it, its state, and its lock.
+"""The folder of a run: its files, its state, and its lock.
 
 ``recipe.yaml``, ``summary.csv``, ``results.json``, ``curves.png``, ``model.safetensors`` and ``checkpoints/``. Files
 are written under a temporary name and renamed, so that a reader never sees a partial one. None contains a path.
@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from ..errors import UserError
 from ..recipe import Recipe, load_recipe
-from ..system.files import PARTIAL, replacing
+from ..system.files import PARTIAL, replacing, write_whole
 
 State = Literal["new", "unfinished", "finished", "foreign"]
 OWN_FILES = ("recipe.yaml", "summary.csv", "results.json", "curves.png", "model.safetensors")
@@ -42,7 +42,7 @@ class RunFolder:
         return self.path.resolve().name
 
     def state(self) -> State:
-        """Return whether the folder has a run, and whether it is finished; ``foreign`` for files of something else."""
+        """Return whether the folder has a run, and whether it is finished; ``foreign`` if it has only other files."""
         if not self.path.exists() or all(self._is_left_over(path) for path in self.path.iterdir()):
             return "new"
         if not (self.path / "recipe.yaml").is_file() or not self.checkpoints.is_dir():
@@ -50,7 +50,7 @@ class RunFolder:
         return "finished" if (self.path / "results.json").is_file() else "unfinished"
 
     def _is_left_over(self, path: Path) -> bool:
-        """Return whether a file was left by a run that was killed before it began."""
+        """Return whether a file was left by a run that was killed before it started."""
         if path == self.checkpoints:
             return all(inside.name == _LOCK for inside in path.iterdir())
         return path.name == ".partial-recipe.yaml"
@@ -59,25 +59,24 @@ class RunFolder:
         return load_recipe(self.path / "recipe.yaml")
 
     def refuse_to_overwrite(self) -> None:
-        """Raise UserError if a run would overwrite files of something else."""
+        """Raise UserError if a run would overwrite files that are not from a run."""
         if self.state() != "foreign":
             return
         taken = [name for name in OWN_FILES if (self.path / name).exists()]
         taken += ["checkpoints/"] if self.checkpoints.exists() and any(self.checkpoints.iterdir()) else []
         if taken:
             raise UserError(
-                f"{self.path} has {', '.join(taken)}, but they are not from a run: choose another --experiment or "
-                f"--output"
+                f"{self.path} has {', '.join(taken)}, but they are not from a run: choose another experiment or output"
             )
 
     def refuse_unless_new(self) -> None:
         """Raise UserError if the folder has anything that a new run would overwrite."""
         state = self.state()
-        other = "choose another --experiment or --output"
+        other, overwrite = "choose another experiment or output", "overwrite it (--overwrite)"
         if state == "finished":
-            raise UserError(f"{self.path} has a finished run: {other}, or use --overwrite")
+            raise UserError(f"{self.path} has a finished run: {other}, or {overwrite}")
         if state == "unfinished":
-            raise UserError(f"{self.path} has an unfinished run: resume it with --resume, {other}, or use --overwrite")
+            raise UserError(f"{self.path} has an unfinished run: resume it (--resume), {other}, or {overwrite}")
         if state == "foreign":
             raise UserError(
                 f"{self.path} has files that are not from a run: {other}; --overwrite keeps them and adds a run"
@@ -158,8 +157,7 @@ class RunFolder:
             shutil.copyfile(source, partial)
 
     def write_text(self, name: str, text: str) -> None:
-        with replacing(self.path / name) as partial:
-            partial.write_text(text, encoding="utf-8")
+        write_whole(self.path / name, text)
 
 
 def parse_summary(text: str) -> list[EpochRow]:

@@ -1,4 +1,7 @@
-"""The model of a run: the network of its recipe with the weights it kept, described for timm."""
+"""The model of a run: the network of its recipe with the weights it kept.
+
+Its pretrained_cfg describes the images and classes it was trained on, as timm expects.
+"""
 
 import re
 from collections.abc import Mapping
@@ -27,7 +30,7 @@ def load_run(folder: Path) -> tuple[nn.Module, Recipe]:
     """
     recipe = read_recipe(folder)
     if not (folder / WEIGHTS).is_file():
-        raise HubError(f"{folder}: the run has no {WEIGHTS} yet, resume it: train.py --resume {folder}")
+        raise HubError(f"{folder}: the run has no {WEIGHTS} yet: resume it (train.py --resume {folder})")
     return build_trained(recipe, read_weights(folder / WEIGHTS), where=str(folder)), recipe
 
 

@@ -153,9 +153,9 @@ def _load_export(folder: Path, where: str) -> _Found:
         raise HubFailed(f"{where}: config.json is not in timm's format")
     refused = sorted(SOURCES & arguments.keys())
     if refused:
-        raise HubFailed(f"{where}: config.json asks for {', '.join(refused)}, which this package does not follow")
+        raise HubFailed(f"{where}: config.json asks for {', '.join(refused)}, which is not supported")
     if not timm.is_model(config["architecture"]):
-        raise HubFailed(f"{where}: timm {timm.__version__} has no model {config['architecture']!r}: a newer one may")
+        raise HubFailed(f"{where}: timm {timm.__version__} has no model {config['architecture']!r}: try a newer timm")
     described = {name: stored[name] for name in _DESCRIPTION if name in stored}
     described |= {name: config[name] for name in ("num_classes", "label_names", "label_descriptions") if name in config}
     # timm takes classes, channels and, if it is fixed, the image size from the description unless they are arguments.

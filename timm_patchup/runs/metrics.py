@@ -1,4 +1,7 @@
-"""Evaluation of a classifier, exact over processes: every sample counts once, sums are float64."""
+"""Evaluation of a classifier, exact over processes: every sample counts once, sums are float64.
+
+Validation and the test of a run use it; the suites of the evaluation have measurements of their own.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

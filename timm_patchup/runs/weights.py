@@ -1,4 +1,7 @@
-"""A network and its weights, strictly: a safetensors file that fits by name and shape, or one clear line."""
+"""A network and its weights, strictly: a safetensors file that fits by name and shape, or one clear line.
+
+All loading ends here, from a run, an export or the Hub. Nothing is unpickled.
+"""
 
 import hashlib
 from collections.abc import Mapping
@@ -12,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from .. import models  # noqa: F401, registers the nets that a configuration may name
-from ..errors import HubFailed
+from ..errors import HubFailed, one_line
 
 WEIGHTS = "model.safetensors"
 
@@ -22,7 +25,7 @@ def build(architecture: str, arguments: Mapping[str, Any], *, where: str) -> nn.
     try:
         return timm.create_model(architecture, pretrained=False, **arguments)
     except Exception as error:  # model constructors raise all kinds of errors
-        text = " ".join(str(error).split())[:200]
+        text = one_line(error, 200)
         raise HubFailed(f"{where}: timm {timm.__version__} cannot create {architecture!r}: {text}") from error
 
 
@@ -31,8 +34,7 @@ def fill(model: nn.Module, weights: Mapping[str, Tensor], *, where: str) -> None
     try:
         model.load_state_dict(weights, strict=True)
     except RuntimeError as error:
-        text = " ".join(str(error).split())[:200]
-        raise HubFailed(f"{where}: {WEIGHTS} does not fit the network: {text}") from error
+        raise HubFailed(f"{where}: {WEIGHTS} does not fit the network: {one_line(error, 200)}") from error
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

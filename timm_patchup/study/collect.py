@@ -1,4 +1,7 @@
-"""Collect finished runs into rows: mean and standard deviation over seeds, the paper's number, the difference."""
+"""Collect finished runs into rows: mean and standard deviation over seeds, the paper's number, the difference.
+
+Only files are read here; nothing is run.
+"""
 
 import json
 import statistics
@@ -140,8 +143,8 @@ def check_finished(runs: Sequence[Run], options: StudyOptions) -> None:
         mine, theirs = run_recipe(run, options), folder.recipe()
         flat, other = mine.to_dict(), theirs.to_dict()
         problems += [
-            f"{run.name} was run with {name} {other.get(name)!r}, got {flat.get(name)!r}: use the same flags, or "
-            f"another --output"
+            f"{run.name} was run with {name} {other.get(name)!r}, got {flat.get(name)!r}: use the same settings, or "
+            f"another output"
             for name in mine.differences(theirs)
         ]
     if problems:

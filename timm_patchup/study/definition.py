@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import yaml
 
-from ..errors import UserError, nearest
+from ..errors import UserError, nearest, one_line
 from ..recipe.compose import recipes_dir
 from ..recipe.schema import MIX_PREFIX
 
@@ -145,7 +145,7 @@ def load_study(name: str) -> Study:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{name} is not YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"{name} is not YAML: {one_line(error)}") from None
     if not isinstance(values, dict):
         raise UserError(f"{name} must be a mapping of keys to values, got {type(values).__name__}")
     return make_study(path.stem, values)

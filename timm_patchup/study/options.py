@@ -1,4 +1,4 @@
-"""How a study is run: its folders, and the recipe of each of its runs."""
+"""How a study is run: its folders, and the recipe of each of its runs. The commands are made in ``cli``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class StudyOptions:
         data_dir: folder of local data, None for the Hub.
         threads: threads per run, None for the default of the training command.
         overrides: keys of a recipe that the user gave for all runs.
-        corrupted: dataset of corrupted test images, None to make them on the fly.
+        corrupted: dataset of corrupted test images, None to generate them.
     """
 
     folder: Path

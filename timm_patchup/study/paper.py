@@ -1,4 +1,7 @@
-"""The paper's numbers, from ``recipes/paper_results.yaml``, and the lookup for a row of a study."""
+"""The paper's numbers, from ``recipes/paper_results.yaml``, and the lookup for a row of a study.
+
+Units are converted here, so that a table compares like with like.
+"""
 
 from dataclasses import dataclass
 from functools import cache

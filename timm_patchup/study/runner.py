@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from ..system.signals import handling
+
 _POLL_SECONDS = 0.1
 
 
@@ -35,7 +37,7 @@ class Job:
 
 @dataclass
 class Outcome:
-    """How the jobs ended: names of failed ones, and the number of the signal that stopped them or 0."""
+    """How the jobs ended: names of the failed ones, and the number of the signal that stopped them, 0 if none did."""
 
     failed: list[str] = field(default_factory=list)
     signal: int = 0
@@ -151,12 +153,8 @@ class Runner:
         numbers = [signal.SIGINT, signal.SIGTERM]
         if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # ignored under nohup
             numbers.append(signal.SIGHUP)
-        before = {number: signal.signal(number, self._remember) for number in numbers}
-        try:
+        with handling(numbers, self._remember):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         self._signals.append(number)

@@ -152,9 +152,3 @@ def _mean_std(row: StudyRow, whose: str) -> tuple[float | None, float]:
 def _tick(row: StudyRow) -> str:
     name = f"{row.condition.method} {row.setting}".strip()
     return f"{name} ({len(row.values)}/{row.planned})" if row.partial else name
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
-    with replacing(path) as partial:
-        partial.write_text(text, encoding="utf-8")

@@ -1,7 +1,7 @@
 """The time of an update with a method relative to Hard PatchUp: the paper's table of hours as ratios.
 
-Updates of both are made in turn on random images, so that other load on the machine affects both and no data is read.
-Sums and not medians are compared, since a method may do more in some updates than in others.
+Both are updated in turn on random images, so that other load on the machine affects both and no data is read. Sums
+and not medians are compared, since a method may do more in some updates than in others.
 """
 
 import time
@@ -27,7 +27,7 @@ def measure(recipe: Recipe, reference: Recipe, *, threads: int | None) -> dict[s
         UserError: the recipe compiles the model, which would be timed, too.
     """
     if recipe.torchcompile is not None:
-        raise UserError("updates are timed in eager mode: leave out --torchcompile")
+        raise UserError("updates are timed in eager mode: leave out torchcompile")
     accelerator = make_accelerator(precision=precision_of(recipe), threads=threads)
     updates = [_Update(recipe, accelerator), _Update(reference, accelerator)]
     seconds = [0.0, 0.0]

@@ -1,4 +1,7 @@
-"""Files that are written whole or not at all, and their checksums."""
+"""Files that are written whole or not at all, and their checksums.
+
+Everything that a run, a report or a study leaves behind goes through here: an interrupted write leaves the old file.
+"""
 
 import hashlib
 import os
@@ -19,6 +22,13 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file, text as UTF-8, so that a reader never sees a part of it; its folder is created if needed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as partial:
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def checksum(path: Path) -> str:

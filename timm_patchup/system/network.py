@@ -1,13 +1,13 @@
 """The Hub seen from this machine: the form of its names, and errors of its client explained in one line.
 
-Errors of a push are explained in ``hub/failures.py``.
+Whatever several layers need to know about the Hub is here. Errors of a push are explained in ``hub/failures.py``.
 """
 
 import re
 from collections.abc import Sequence
 from typing import Literal
 
-from ..errors import HubError, HubFailed
+from ..errors import HubError, HubFailed, one_line
 from .privacy import Private
 
 # HTTP libraries of the Hub's client: it has changed them more than once.
@@ -74,14 +74,14 @@ def no_token() -> HubError:
 def _not_fetched(error: BaseException, repo: str) -> HubError:
     if isinstance(error, OSError) and error.filename is not None:
         return HubFailed(f"cannot write the data: {error.strerror}")
-    trouble = data_set_trouble(error, repo)
-    if trouble is not None:
-        return HubFailed(trouble)
-    text = Private().clean(" ".join(str(error).split()))
+    problem = dataset_problem(error, repo)
+    if problem is not None:
+        return HubFailed(problem)
+    text = Private().clean(one_line(error))
     return HubFailed(f"cannot fetch dataset {repo}: {type(error).__name__}: {text[:300]}")
 
 
-def data_set_trouble(error: BaseException, name: str) -> str | None:
+def dataset_problem(error: BaseException, name: str) -> str | None:
     """Return why a dataset cannot be loaded from the Hub and what to do, None if the Hub is not the reason."""
     from datasets.exceptions import DatasetNotFoundError
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError

@@ -1,4 +1,4 @@
-"""The default number of CPU threads per process."""
+"""The default number of CPU threads per process, for runs and for the jobs of a study that share a machine."""
 
 import os
 

@@ -17,7 +17,7 @@ from torch import nn
 from ..core.criterion import Criterion, bce_softmax, cross_entropy
 from ..core.mixer import Mixer
 from ..data.transforms import Augmentation
-from ..errors import UserError, nearest
+from ..errors import UserError, nearest, one_line
 from ..recipe import Recipe
 from ..recipe.parts import AugmentSpec, ImageSpec
 
@@ -35,7 +35,7 @@ def batch_problems(recipe: Recipe, num_processes: int) -> list[str]:
     near = sorted({max(1, recipe.batch_size // parts) * parts, (recipe.batch_size // parts + 1) * parts})
     return [
         f"batch_size {recipe.batch_size} is not divisible by {num_processes} processes x {recipe.grad_accum_steps} "
-        f"accumulation steps: use --batch-size {' or '.join(map(str, near))}, or another number of processes"
+        f"accumulation steps: use a batch_size of {' or '.join(map(str, near))}, or another number of processes"
     ]
 
 
@@ -55,8 +55,7 @@ def build_model(recipe: Recipe) -> nn.Module:
     except (OSError, RuntimeError) as error:
         if not recipe.pretrained:
             raise
-        text = " ".join(str(error).split())[:200]
-        raise UserError(f"cannot load the pretrained weights of {recipe.model}: {text}") from error
+        raise UserError(f"cannot load the pretrained weights of {recipe.model}: {one_line(error, 200)}") from error
     if recipe.grad_checkpointing:
         model.set_grad_checkpointing(True)  # type: ignore[operator]
     return model.train()
@@ -113,7 +112,7 @@ def model_problems(recipe: Recipe) -> list[str]:
         with torch.device("meta"):
             model = build_model(replace(recipe, pretrained=False))
     except Exception as error:  # model constructors raise all kinds of errors
-        return [*problems, f"model: timm cannot create {recipe.model!r}: {' '.join(str(error).split())[:300]}"]
+        return [*problems, f"model: timm cannot create {recipe.model!r}: {one_line(error, 300)}"]
     try:
         build_mixer(recipe, model).detach()
     except (TypeError, ValueError) as error:

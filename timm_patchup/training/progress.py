@@ -1,4 +1,7 @@
-"""The progress of a run: a bar on a terminal, a line per minute elsewhere, and one line per epoch."""
+"""The progress of a run: a bar on a terminal, a line per minute elsewhere, and one line per epoch.
+
+The loop reports what happened; what is shown of it, and when, is decided here.
+"""
 
 import sys
 import time
@@ -20,7 +23,7 @@ class Progress:
         self.terminal = enabled and sys.stderr.isatty()
         self._bar: Any = None
         self._epoch_seconds: list[float] = []
-        self._waited = self._seconds = 0.0
+        self._waited, self._seconds, self._done = 0.0, 0.0, 0
         self._epoch_start = self._last_line = time.perf_counter()
 
     def print_main(self, text: str) -> None:
@@ -55,7 +58,7 @@ class Progress:
             self._bar.update(1)
         if loss is None:
             return
-        speed = self.batch_size * self._done / max(self._seconds, 1e-9)
+        speed = self.images_per_second
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {loss:.3f}, {speed:.0f} images/s", refresh=False)
         else:

@@ -1,4 +1,7 @@
-"""One run from start to end: open or resume its folder, load the data, train, test, print the table."""
+"""One run from start to end: open or resume its folder, load the data, train, test, print the table.
+
+Everything that can be refused is refused before the first file is written.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -99,11 +102,11 @@ def _find_folder(options: RunOptions) -> tuple[RunFolder, Path | None]:
     if not isinstance(path, Path):
         return RunFolder(options.output / options.experiment), None
     if not path.is_dir():
-        raise UserError(f"--resume {path}: no such run or checkpoint")
+        raise UserError(f"resume {path}: no such run or checkpoint")
     if (path / "manifest.json").is_file():
         return RunFolder(path.parent.parent), path
     if RunFolder(path).state() in ("new", "foreign"):
-        raise UserError(f"--resume {path}: the folder has no run")
+        raise UserError(f"resume {path}: the folder has no run")
     return RunFolder(path), None
 
 
@@ -190,7 +193,7 @@ def _restore(trainer: Trainer, folder: RunFolder, path: Path | None) -> None:
         if Recipe.from_stored(checkpoint.state["recipe"]).differences(trainer.recipe):
             raise CheckpointError(f"{checkpoint.path.name} has another recipe than {folder.path}/recipe.yaml")
         if checkpoint.state["data"] != trainer.data.fingerprint:
-            raise UserError("the data differs from that of the run: give the --data-dir it was started with")
+            raise UserError("the data differs from that of the run: give the data_dir (--data-dir) it was started with")
     trainer.accelerator.wait_for_everyone()  # all have read what is about to be moved
     if trainer.accelerator.is_main_process:
         trainer.checkpoints.set_aside_after(checkpoint.path if checkpoint else None)

@@ -1,9 +1,14 @@
-"""Requests to stop: signals are remembered until the loop can write a checkpoint."""
+"""Requests to stop: signals are remembered until the loop can write a checkpoint.
+
+The loop asks between two updates; nothing is done inside a handler.
+"""
 
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from ..system.signals import handling
 
 
 class StopSignal:
@@ -19,12 +24,8 @@ class StopSignal:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Catch the signals inside the context, and restore the handlers after it."""
-        before = {number: signal.signal(number, self._remember) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
+        with handling([signal.SIGINT, signal.SIGTERM], self._remember):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         self.signal = number

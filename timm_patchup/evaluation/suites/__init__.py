@@ -36,7 +36,7 @@ def suite_problems(names: Sequence[str], options: Mapping[str, Any]) -> list[str
     problems = []
     for name in names:
         if name not in SUITES:
-            problems.append(f"--suite: unknown suite {name!r}, choose from {', '.join(SUITES)}{nearest(name, SUITES)}")
+            problems.append(f"unknown suite {name!r}, choose from {', '.join(SUITES)}{nearest(name, SUITES)}")
             continue
         suite = SUITES[name]
         replaced = {

@@ -81,7 +81,7 @@ def angles(deformation: Deformation, rows: Sequence[int], *, seed: int) -> Tenso
 
 
 def matrices(deformation: Deformation, degrees: Tensor) -> Tensor:
-    """Return matrices (B, 2, 2) that map positions (x, y) of the result to the image, in pixels from the center."""
+    """Return matrices (B, 2, 2) that map positions (x, y) of the result to the image, in pixels from the centre."""
     angle = degrees * (pi / 180.0)
     zero, one = torch.zeros_like(angle), torch.ones_like(angle)
     if deformation.kind == "rotate":

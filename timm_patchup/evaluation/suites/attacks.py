@@ -1,7 +1,7 @@
 """Accuracy under stronger attacks (the paper's table 5), with foolbox: DeepFool, DDN, Carlini-Wagner and PGD.
 
-The first three minimize the L2 distance. The paper gives 8/255 for them, too, without a norm; as an L2 radius it hardly
-changes an answer, so the median distance is more informative. PGD stays within 8/255 in L-infinity. Step sizes are
+The first three minimise the L2 distance. The paper gives 8/255 for them, too, without a norm; as an L2 radius it
+changes few answers, so the median distance is more informative. PGD stays within 8/255 in L-infinity. Step sizes are
 foolbox's defaults, except for PGD. Carlini-Wagner stops when the whole batch makes no progress, so its result for a
 sample depends on the batch, and the batch size is one of the settings.
 """
@@ -20,7 +20,7 @@ from ..suite import Option, Suite
 RADIUS = 8 / 255
 # Madry et al.'s step. foolbox's default is 0.033 of the radius, which covers a quarter of it in 7 steps.
 PGD_STEP = 2 / 255
-MINIMIZING = ("deepfool", "ddn", "carlini_wagner")
+MINIMISING = ("deepfool", "ddn", "carlini_wagner")
 
 
 def settings(context: EvalContext) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def settings(context: EvalContext) -> dict[str, Any]:
 
 
 def measure(context: EvalContext) -> Measured:
-    """Return the accuracy at the radius per attack, and the median distance of the attacks that minimize it."""
+    """Return the accuracy at the radius per attack, and the median distance of the attacks that minimise it."""
     import foolbox
 
     steps = context.options["attack_steps"]
@@ -52,7 +52,7 @@ def measure(context: EvalContext) -> Measured:
         ),
     }
     target = foolbox.PyTorchModel(context.model.classifier, bounds=(0, 1), device=context.device)
-    distances: dict[str, list[float]] = {name: [] for name in MINIMIZING}
+    distances: dict[str, list[float]] = {name: [] for name in MINIMISING}
     pgd = torch.zeros(2, dtype=torch.float64)
     for images, labels, rows in context.batches("attacks"):
         with torch.inference_mode():
@@ -64,7 +64,7 @@ def measure(context: EvalContext) -> Measured:
         pgd += torch.tensor([int(survived.sum()), len(labels)])
     correct_count, count = context.total(pgd).tolist()
     values: dict[str, float | None] = {}
-    for name in MINIMIZING:
+    for name in MINIMISING:
         gathered = torch.tensor(context.gather(distances[name]), dtype=torch.float64)
         values[f"{name} accuracy"] = 100.0 * float((gathered > RADIUS).double().mean())
         values[f"{name} median distance"] = _median(gathered[gathered > 0])
@@ -120,7 +120,7 @@ SUITE = Suite(
     unit="accuracy in % within 8/255, median L2 distance",
     measure=measure,
     settings=settings,
-    values=(*(f"{name} {kind}" for name in MINIMIZING for kind in ("accuracy", "median distance")), "pgd accuracy"),
+    values=(*(f"{name} {kind}" for name in MINIMISING for kind in ("accuracy", "median distance")), "pgd accuracy"),
     digits=3,
     figure=partial(bars, ylabel="accuracy within 8/255, %", without="distance"),
     packages=("foolbox",),

@@ -1,8 +1,8 @@
 """Corrupted test images from files: a local folder, or a dataset of the Hub with the same files.
 
 There are two layouts, those of the published sets: ``CORRUPTION/SEVERITY/CLASS/*`` (ImageNet-C, Tiny-ImageNet-C) and
-``CORRUPTION.npy`` with ``labels.npy``, the five severities concatenated (CIFAR-C). Either may be one folder further
-down, as after unpacking each of ImageNet-C's archives into its own folder (``noise/gaussian_noise``).
+``CORRUPTION.npy`` with ``labels.npy``, the five severities concatenated (CIFAR-C). Either may be one folder
+deeper, as after unpacking each of ImageNet-C's archives into its own folder (``noise/gaussian_noise``).
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from PIL import Image
 
 from ...data.source import HUB_PREFIX, FolderSource, Source
 from ...data.splits import take_stratified
-from ...errors import DataError
+from ...errors import DataError, one_line
 from ...recipe.parts import ImageSpec
 from ...system.network import explain_hub_error
 from ..images import TestImages
@@ -40,7 +40,7 @@ def check_corrupted(where: str, names: Sequence[str], *, like: TestImages) -> No
         folder = _find_folder(where, name) / name
         missing = [severity for severity in SEVERITIES if not (folder / str(severity)).is_dir()]
         if folder.is_dir() and missing:
-            raise DataError(f"--corrupted {where}: {name} has no folder for severity {missing[0]}")
+            raise DataError(f"corrupted images {where}: {name} has no folder for severity {missing[0]}")
         if not folder.is_dir() or name == names[0]:
             _open_matching(where, name, SEVERITIES[0], like)
 
@@ -68,19 +68,19 @@ def _open_matching(where: str, name: str, severity: int, like: TestImages) -> So
     classes = like.data.num_classes
     known = len(source.class_names) if source.class_names else int(source.labels.max()) + 1
     if known > classes or (source.class_names and known != classes):
-        raise DataError(f"--corrupted {where}: {name} has {known} classes, but the test data has {classes}")
+        raise DataError(f"corrupted images {where}: {name} has {known} classes, but the test data has {classes}")
     own, other = like.class_names or (), source.class_names or ()
     if set(own) & set(other):  # both use the same names, so match classes by name and not by position
         unknown = sorted(set(other) - set(own))
         if unknown:
-            raise DataError(f"--corrupted {where}: class {unknown[0]!r} of {name} is not in the test data")
+            raise DataError(f"corrupted images {where}: class {unknown[0]!r} of {name} is not in the test data")
         source.labels = np.asarray([list(own).index(class_name) for class_name in other])[source.labels]
     size, (height, width) = source.image(0).size, like.spec.size
     # Images that are not cropped all have the same size; corrupted ones may already have the model's.
     if not like.spec.is_cropped and size not in (like.stored_size, (width, height)):
         clean_width, clean_height = like.stored_size
         raise DataError(
-            f"--corrupted {where}: images of {name} have {size[1]} x {size[0]} pixels, "
+            f"corrupted images {where}: images of {name} have {size[1]} x {size[0]} pixels, "
             f"but those of the test data {clean_height} x {clean_width}"
         )
     return source
@@ -94,21 +94,22 @@ def _open_source(where: str, name: str, severity: int) -> Source:
         folder / "labels.npy" for folder in (base, _local_folder(where)) if (folder / "labels.npy").is_file()
     ]
     if not label_files:
-        raise DataError(f"--corrupted {where}: there is no labels.npy in the folder of {name}.npy")
+        raise DataError(f"corrupted images {where}: there is no labels.npy in the folder of {name}.npy")
     stored, targets = _array(where, base / f"{name}.npy"), _array(where, label_files[0])
     count = len(stored) // 5
     if count == 0 or len(stored) != 5 * count or len(targets) not in (count, 5 * count):
         raise DataError(
-            f"--corrupted {where}: expected five severities in {name}.npy, "
+            f"corrupted images {where}: expected five severities in {name}.npy, "
             f"got {len(stored)} images for {len(targets)} labels"
         )
     if stored.dtype != np.uint8 or not (stored.ndim == 3 or (stored.ndim == 4 and stored.shape[-1] == 3)):
         raise DataError(
-            f"--corrupted {where}: {name}.npy must be uint8 (N, H, W, 3), got {stored.dtype} {stored.shape}"
+            f"corrupted images {where}: {name}.npy must be uint8 (N, H, W, 3), got {stored.dtype} {stored.shape}"
         )
     if targets.ndim != 1 or targets.dtype.kind not in "iu" or int(targets.min()) < 0:
         raise DataError(
-            f"--corrupted {where}: labels.npy must be class numbers (N,) from 0, got {targets.dtype} {targets.shape}"
+            f"corrupted images {where}: labels.npy must be class numbers (N,) from 0, "
+            f"got {targets.dtype} {targets.shape}"
         )
     span = slice((severity - 1) * count, severity * count)
     return ArraySource(stored[span], targets[:count] if len(targets) == count else targets[span])
@@ -118,10 +119,9 @@ def _array(where: str, path: Path) -> np.ndarray:
     try:
         array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        text = " ".join(str(error).split())[:200]
-        raise DataError(f"--corrupted {where}: {path.name} cannot be read: {text}") from error
+        raise DataError(f"corrupted images {where}: {path.name} cannot be read: {one_line(error, 200)}") from error
     if array.ndim == 0:
-        raise DataError(f"--corrupted {where}: {path.name} has a single value and not one per sample")
+        raise DataError(f"corrupted images {where}: {path.name} has a single value and not one per sample")
     return array
 
 
@@ -134,8 +134,8 @@ def _find_folder(where: str, name: str) -> Path:
         return found[0]
     if found:
         several = " and in ".join(place.name for place in found[:2])
-        raise DataError(f"--corrupted {where}: {name} is in {several}, choose one of them")
-    raise DataError(f"--corrupted {where}: contains neither {name}/SEVERITY/CLASS/ nor {name}.npy with labels.npy")
+        raise DataError(f"corrupted images {where}: {name} is in {several}, choose one of them")
+    raise DataError(f"corrupted images {where}: contains neither {name}/SEVERITY/CLASS/ nor {name}.npy with labels.npy")
 
 
 @lru_cache(maxsize=4)
@@ -143,7 +143,7 @@ def _local_folder(where: str) -> Path:
     if not where.startswith(HUB_PREFIX):
         if not Path(where).is_dir():
             kind = "an archive: unpack it first" if Path(where).is_file() else "not a folder"
-            raise DataError(f"--corrupted {where} is {kind}; a dataset of the Hub is {HUB_PREFIX}OWNER/NAME")
+            raise DataError(f"corrupted images {where} is {kind}; a dataset of the Hub is {HUB_PREFIX}OWNER/NAME")
         return Path(where)
     from huggingface_hub import snapshot_download
 
@@ -151,4 +151,4 @@ def _local_folder(where: str) -> Path:
     try:
         return Path(snapshot_download(repo, repo_type="dataset"))
     except Exception as error:  # whatever the Hub's client and its transport raise
-        raise DataError(f"--corrupted: {explain_hub_error(error, repo, doing='fetch')}") from error
+        raise DataError(f"corrupted images: {explain_hub_error(error, repo, doing='fetch')}") from error

@@ -69,7 +69,7 @@ def check(context: EvalContext) -> None:
     elif min(height, width) < SMALLEST_IMAGE:
         raise UserError(
             f"suite corruptions needs images of at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE} pixels, got {height} x "
-            f"{width}: use --corrupted with corrupted files"
+            f"{width}: use corrupted files (option corrupted)"
         )
 
 
@@ -77,7 +77,7 @@ def check_options(options: OptionValues, models: Sequence[str]) -> None:
     """Raise UserError if the baseline is none of the models."""
     baseline = options["baseline"]
     if baseline is not None and baseline not in models:
-        raise UserError(f"--baseline must be one of the models {', '.join(models)}, got {baseline}")
+        raise UserError(f"baseline must be one of the models {', '.join(models)}, got {baseline}")
 
 
 def measure(context: EvalContext) -> Measured:
@@ -120,7 +120,7 @@ def corrupt(images: Tensor, rows: Sequence[int], *, name: str, severity: int, se
     for position, row in enumerate(rows):
         with numpy_seeded(derive_seed(seed, CORRUPTIONS.index(name), severity, row)):
             image = corrupt_one(np.ascontiguousarray(pixels[position]), severity, name)
-        corrupted[position] = image[..., : pixels.shape[-1]]  # a gray image becomes three channels
+        corrupted[position] = image[..., : pixels.shape[-1]]  # a grey image becomes three channels
     return torch.from_numpy(corrupted).permute(0, 3, 1, 2).contiguous()
 
 
@@ -189,7 +189,7 @@ def corruption_errors(results: Results, rows: Sequence[ResultRow], baseline: str
 
 
 def mce_table(results: Results, rows: Sequence[ResultRow], options: OptionValues) -> Extra:
-    """Return the table of mCE, or a line that says why there is none."""
+    """Return the table of mCE, or a line that explains why there is none."""
     baseline = options["baseline"]
     if baseline is None:
         return Extra((Block("small", "--baseline NAME adds mCE, the mean of E_c relative to that model's."),))
