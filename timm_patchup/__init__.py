@@ -14,7 +14,7 @@ from .core.plugin import register, unregister
 from .core.sites import list_sites
 from .core.task import MixTask
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Draw",
     "Method",
