@@ -121,7 +121,7 @@ evaluation:
 @pytest.mark.parametrize(
     ("suite", "value", "message"),
     [
-        ("afine", "scale 0.6", "wrong: --suite: unknown suite 'afine', choose from clean, affine"),
+        ("afine", "scale 0.6", "wrong: unknown suite 'afine', choose from clean, affine"),
         ("affine", "scale .6", "wrong: suite affine has no value 'scale .6'; did you mean scale 0.6"),
         ("attacks", "pgd accuracy", "wrong: suite attacks needs foolbox: pip install 'timm-patchup[robustness]'"),
     ],
