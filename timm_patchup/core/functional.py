@@ -117,7 +117,8 @@ def mix_features(
 
     Args:
         x: (B, ...), features.
-        changed: bool, (1, ...) for one mask per batch or (B, ...) for one per sample; broadcasts against ``x``.
+        changed: bool, (1, ...) for one mask per batch or (B, ...) for one per sample; broadcasts against ``x``. Or
+            float in [0, 1]: how much of each feature is altered.
         partner: int64, (B,), a permutation: ``partner[i]`` is the sample that sample ``i`` is mixed with.
         lam: a number or 0-d tensor in [0, 1]; None or the number 0 swaps.
         inverse: int64, (B,), the inverse of ``partner``; computed if not given.
@@ -146,13 +147,15 @@ def erase_features(x: Tensor, changed: Tensor, *, scale: Tensor) -> Tensor:
 
     Args:
         x: (B, ...), features.
-        changed: bool, (1, ...) for one mask per batch or (B, ...) for one per sample; broadcasts against ``x``.
+        changed: bool, (1, ...) for one mask per batch or (B, ...) for one per sample; broadcasts against ``x``. Or
+            float in [0, 1]: how much of each feature is altered.
         scale: float, 0-d: 1 only erases, 1 / p_u keeps the expected sum of the features.
 
     Returns:
         The shape of ``x``: 0 where changed, else ``scale * x``.
     """
-    return x * (changed.logical_not().to(x.dtype) * scale.to(x.dtype))
+    kept = 1 - changed.to(x.dtype) if changed.is_floating_point() else changed.logical_not().to(x.dtype)
+    return x * (kept * scale.to(x.dtype))
 
 
 class _MixFeatures(torch.autograd.Function):
@@ -176,6 +179,8 @@ class _MixFeatures(torch.autograd.Function):
 def _blend(x: Tensor, changed: Tensor, partner: Tensor, lam: Tensor | None) -> Tensor:
     if torch.compiler.is_compiling() or x.device.type != "cpu":
         own, other = x, x[partner]  # indexing keeps channels_last, index_select does not
+        if changed.is_floating_point():
+            return torch.lerp(own, other, _partner_weight(changed, lam, x.dtype))
         if lam is not None:
             other = torch.lerp(other, own, lam.to(x.dtype))
         return torch.where(changed, other, own)

@@ -87,7 +87,7 @@ class Mixer:
         self._batch: _Batch | None = None
         self._paused = 0
         self._detached = False
-        self._maps: dict[torch.Size, dict[str, FeatureMap]] = {}
+        self._maps: dict[torch.Size, dict[str, tuple[FeatureMap, ...]]] = {}
         self._stream = Stream(check_value("seed", seed, int, low=0))
         self._armed = Armed(model)
         self._handles = attach(model, self.sites, self._armed)
@@ -134,6 +134,7 @@ class Mixer:
             draw = self._make_draw(x, own)
         else:
             draw.check(len(x), [site.name for site in self.sites])
+            draw = replace(draw, layouts=self._maps_for(x)[draw.site] if draw.site else ())
         changed, mixed = None, own
         if draw.mixes:
             changed, mixed = mix_targets(own, draw.partner, kept=draw.kept, lam=draw.lam)
@@ -250,11 +251,12 @@ class Mixer:
             return _no_draw(x)
         site = self.sites[sampling.integer(len(self.sites), generator)].name
         partner = torch.randperm(len(x), generator=generator).to(x.device, non_blocking=True)
-        features = maps[site]
+        layouts = maps[site]
+        widest = max(layouts, key=lambda layout: layout.size)
         place = Place(
             site=site,
             sites=tuple(site.name for site in self.sites),
-            shape=(len(x), features.channels, features.height, features.width),
+            shape=(len(x), widest.channels, widest.height, widest.width),
             partner=partner,
             generator=generator,
             device=x.device,
@@ -264,15 +266,13 @@ class Mixer:
         change: Change = self.method.change(place)
         if not change.mixes:
             partner = torch.arange(len(x), device=x.device)
-        if features.nhwc:
-            change = replace(change, changed=features.fit(change.changed))  # type: ignore[type-var]
-        return Draw(site, partner, change)
+        return Draw(site, partner, change, layouts)
 
     def _saliency(self, x: Tensor, own: Tensor) -> Tensor:
         with self.paused():
             return saliency(self.model, x, own)
 
-    def _maps_for(self, x: Tensor) -> dict[str, FeatureMap]:
+    def _maps_for(self, x: Tensor) -> dict[str, tuple[FeatureMap, ...]]:
         """Return what each site gives at this size of image: what cannot be mixed fails at the first batch."""
         size = x.shape[1:]
         if size not in self._maps:
