@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from timm_patchup import PatchUp
-from timm_patchup.core.sites import INPUT, probe
+from timm_patchup.core.method import INPUT
+from timm_patchup.core.probe import probe
 
 NUM_CLASSES = 10
 BATCH_SIZE = 3

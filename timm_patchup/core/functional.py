@@ -8,6 +8,7 @@ weight of a sample's own features inside the altered region; 0 or ``None`` is a 
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from math import sqrt
 from typing import Any, Literal
 
@@ -31,6 +32,38 @@ def seed_rate(gamma: float, block_size: int, height: int, width: int) -> float:
     block_height, block_width = fit_block(block_size, height, width)
     valid = (height - block_height + 1) * (width - block_width + 1)
     return min(1.0, gamma * height * width / (block_height * block_width * valid))
+
+
+def expected_coverage(rate: float, block_size: int, height: int, width: int) -> float:
+    """Return the expected share of a map inside blocks if every feature seeds one with this rate."""
+    rows, columns = (_seeds_per_place(block_size, size) for size in (height, width))
+    counts = torch.outer(rows, columns)
+    return float((1.0 - (1.0 - torch.tensor(rate, dtype=torch.float64)) ** counts).mean())
+
+
+@lru_cache(maxsize=256)
+def exact_seed_rate(gamma: float, block_size: int, height: int, width: int) -> float:
+    """Return the rate at which blocks cover gamma of the map on average, whatever its size.
+
+    gamma_adj (eq. 2) neglects that blocks overlap and are clipped at the border: it covers less than gamma of a large
+    map and nearly all of one that is hardly larger than a block. The exact rate r solves mean(1 - (1 - r) ** n) = gamma
+    over all places, each of which n seeds can cover.
+    """
+    if gamma in (0.0, 1.0):
+        return gamma
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if expected_coverage(middle, block_size, height, width) < gamma else (low, middle)
+    return (low + high) / 2.0
+
+
+def _seeds_per_place(block_size: int, size: int) -> Tensor:
+    """Return how many seeds along a side can cover each of its places: float64, (size,)."""
+    length = min(block_size, size)
+    place = torch.arange(size, dtype=torch.float64)
+    before, after = length // 2, (length - 1) // 2
+    return (place + before).clamp(max=size - 1) - (place - after).clamp(min=0) + 1
 
 
 def grow_blocks(seeds: Tensor, block_size: int) -> Tensor:
