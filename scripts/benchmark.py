@@ -194,8 +194,8 @@ def loop_rows(rounds: int) -> Iterable[Row]:
     """(e) An epoch of the training loop against its bare steps, on the same batches with the same draws."""
     from timm_patchup.data.loader import load_data
     from timm_patchup.recipe import load_recipe
+    from timm_patchup.runs.accelerator import make_accelerator
     from timm_patchup.runs.folder import RunFolder
-    from timm_patchup.training.build import make_accelerator
     from timm_patchup.training.learner import Learner
     from timm_patchup.training.loop import Trainer
 
@@ -204,7 +204,7 @@ def loop_rows(rounds: int) -> Iterable[Row]:
         ("fashion_mini_hard_patchup", {"model": "preactresnet18", "limit": 100, "batch_size": 20}),
     ):
         recipe = load_recipe(name, overrides)
-        accelerator = make_accelerator(recipe, threads=torch.get_num_threads())
+        accelerator = make_accelerator(threads=torch.get_num_threads())
         with tempfile.TemporaryDirectory() as folder:
             trainer = Trainer(recipe, load_data(recipe), RunFolder(Path(folder)), accelerator)
             trainer.progress.enabled = trainer.progress.terminal = False
@@ -215,7 +215,7 @@ def loop_rows(rounds: int) -> Iterable[Row]:
             def bare(learner: Learner = learner, batches: list = batches) -> None:
                 for images, labels in batches:
                     mixed, target = learner.mixer(images, labels)
-                    loss = learner.mixer.loss(learner.plain(mixed), target, learner.criterion)
+                    loss = learner.mixer.loss(learner.unwrapped_model(mixed), target, learner.criterion)
                     loss.backward()
                     learner.optimizer.step()
                     learner.optimizer.zero_grad()
@@ -234,7 +234,7 @@ def loop_rows(rounds: int) -> Iterable[Row]:
                     case()
                     seconds[case] = time.perf_counter() - start
                 if number:
-                    waits.append(trainer.progress.waiting_share)
+                    waits.append(trainer.progress.waited_fraction)
                     ratios.append(seconds[loop] / seconds[bare] - waits[-1])
             yield {
                 "model": f"{recipe.model}, batch {recipe.batch_size} of 32 x 32",

@@ -2,10 +2,10 @@
 
     python scripts/evaluate.py --model output/fashion_mini_hard_patchup --suite clean,affine,fgsm
     python scripts/evaluate.py --model RUN_A RUN_B --suite all --baseline RUN_A        # side by side
-    python scripts/evaluate.py --model resnet50 --data imagenet --limit 1000           # any classifier of timm
+    python scripts/evaluate.py --model resnet50 --data imagenet --limit 1000           # any timm classifier
     accelerate launch --multi_gpu scripts/evaluate.py --model ...                      # on several GPUs
 
-After a plain pip install, without a checkout: python -m timm_patchup.evaluation --model ...
+Without a checkout, after pip install: python -m timm_patchup.evaluation --model ...
 """
 
 from timm_patchup.cli.evaluate import main

@@ -1,11 +1,11 @@
-"""Make the data set inside the package from the original files of Fashion-MNIST, byte for byte the same each time.
+"""Generate the embedded dataset from the original files of Fashion-MNIST, byte for byte the same each time.
 
     apt-get install dataset-fashion-mnist   # Debian: the original files
     python scripts/make_fashion_mini.py /usr/share/datasets/fashion-mnist timm_patchup/data/fashion_mini
 
-Images are ranked by a keyed hash of their pixels and the first of each class are taken: a stratified random choice
-that no version of a random number generator can change. Rows go round the classes, so any first n rows are balanced.
-The bytes of PNG and parquet depend on Pillow and pyarrow; README.md beside the data names the versions used.
+Images are ranked by a keyed hash of their pixels, and the first of each class are selected: a stratified random choice
+that does not depend on the version of a random number generator. Rows cycle through the classes, so the first n rows
+are balanced. The bytes of PNG and parquet depend on Pillow and pyarrow; the dataset's README.md states the versions.
 """
 
 import argparse
@@ -29,16 +29,16 @@ SOURCES = {"train": "train", "test": "t10k"}
 
 
 def read_idx(path: Path, ndim: int) -> np.ndarray:
-    """Return a gzipped idx file of bytes as an array, uint8, with ``ndim`` dimensions."""
+    """Read a gzipped idx file as a uint8 array with ``ndim`` dimensions."""
     content = gzip.decompress(path.read_bytes())
     if content[:4] != bytes([0, 0, 8, ndim]):
-        raise ValueError(f"{path} is not an idx file of bytes with {ndim} dimensions: it starts with {content[:4]!r}")
+        raise ValueError(f"{path} must be an idx file of bytes with {ndim} dimensions, but starts with {content[:4]!r}")
     header = 4 + 4 * ndim
     return np.frombuffer(content, np.uint8, offset=header).reshape(struct.unpack(f">{ndim}I", content[4:header]))
 
 
 def choose(images: np.ndarray, labels: np.ndarray, per_class: int) -> list[int]:
-    """Return the rows to take: ``per_class`` of each class, in turn, in the order of their keyed hash."""
+    """Return the selected rows: ``per_class`` per class, cycling through the classes, ordered by keyed hash."""
     key = f"fashion_mini/{SEED}".encode()
     ranks = [hashlib.blake2b(image.tobytes(), key=key, digest_size=16).digest() for image in images]
     order = sorted(range(len(images)), key=ranks.__getitem__)
@@ -47,14 +47,14 @@ def choose(images: np.ndarray, labels: np.ndarray, per_class: int) -> list[int]:
 
 
 def png(image: np.ndarray) -> bytes:
-    """Return the image (28, 28), uint8, as a grey PNG."""
+    """Encode an image, uint8 (28, 28), as a gray PNG."""
     buffer = io.BytesIO()
     PILImage.fromarray(image).save(buffer, "PNG", compress_level=9)
     return buffer.getvalue()
 
 
 def make_split(source: Path, split: str, output: Path) -> Path:
-    """Write one split as parquet and return its path."""
+    """Write a split as parquet and return its path."""
     prefix = SOURCES[split]
     images = read_idx(source / f"{prefix}-images-idx3-ubyte.gz", 3)
     labels = read_idx(source / f"{prefix}-labels-idx1-ubyte.gz", 1)
@@ -82,7 +82,7 @@ def make_split(source: Path, split: str, output: Path) -> Path:
 def main(argv: list[str] | None = None) -> None:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, help="folder with the four idx .gz files")
-    parser.add_argument("output", type=Path, help="folder of the data set; data/*.parquet are written into it")
+    parser.add_argument("output", type=Path, help="folder of the dataset; receives data/*.parquet")
     args = parser.parse_args(argv)
     for split in SOURCES:
         try:

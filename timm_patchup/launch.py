@@ -11,17 +11,18 @@ import runpy
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from .cli.command import print_errors
+from .cli.command import report
 from .cli.for_timm import for_timm
 from .cli.recipe_flags import add_mix_flags, mix_values
 from .core import plugin
 from .core.method import list_methods, read_method
-from .errors import SiteError, UserError
+from .errors import Failed, UserError
 from .recipe import load_recipe
-from .recipe.schema import MIX_PREFIX
+from .recipe.schema import MIX_PREFIX, without_retired
 
+COMMAND = "timm-patchup"
 # timm's flags that a mix cannot be combined with, and why.
 _CONFLICTS = {
     "kd_model_name": "distillation builds a task of its own and would not be mixed",
@@ -34,16 +35,23 @@ _CONFLICTS = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run a training script under a mixer; exit with 2 and one line when the call is wrong."""
+    """Run a training script under a mixer; exit with one line if the call is wrong. Its own errors are left to it."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0].startswith("-"):
         wanted = argv and argv[0] in ("-h", "--help")
         print(f"usage: timm-patchup path/to/train.py --mix {{{','.join(list_methods())}}} [the script's own flags]")
         print("       timm-patchup path/to/train.py --help    shows the script's flags with ours")
         raise SystemExit(0 if wanted else 2)
+    try:
+        _run(argv)
+    except UserError as error:
+        raise SystemExit(report(COMMAND, error)) from error
+
+
+def _run(argv: list[str]) -> None:
     script = Path(argv[0])
     if not script.is_file():
-        _fail(f"no such script: {argv[0]}. timm's train.py is in its repository, not in its wheel")
+        raise UserError(f"no such script: {argv[0]}. timm's train.py is in its repository, not in its wheel")
     saved_argv, saved_path, saved_parse = sys.argv, list(sys.path), argparse.ArgumentParser.parse_args
     sys.argv = list(argv)
     sys.path[0] = str(script.resolve().parent)
@@ -53,9 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         runpy.run_path(str(script), run_name="__main__")
         if plugin.is_configured() and plugin.tasks_built == built_before:
-            _fail(f"{script.name} ended without making a timm.task.ClassificationTask: nothing was mixed", code=1)
-    except (plugin.MixSettingsError, SiteError) as error:
-        _fail(str(error))
+            raise Failed(f"{script.name} ended without creating a timm.task.ClassificationTask: nothing was mixed")
     finally:
         argparse.ArgumentParser.parse_args = saved_parse  # type: ignore[method-assign]
         sys.argv, sys.path[:] = saved_argv, saved_path
@@ -74,12 +80,19 @@ def _parse_with_mix(parse_args: Callable[..., Any]) -> Callable[..., Any]:
         keys = add_mix_flags(
             self.add_argument_group("PatchUp", "mixing inside the network (timm_patchup)"), default=None
         )
+        _take_file(self)
         _add_recipe(self, args[0] if args else kwargs.get("args"))
         namespace = parse_args(self, *args, **kwargs)
         _configure(namespace, keys)
         return namespace
 
     return parse
+
+
+def _take_file(parser: argparse.ArgumentParser) -> None:
+    """Give our flags the values of the script's ``-c`` file, which it read before they were there."""
+    stored = without_retired(parser._defaults)
+    parser.set_defaults(**{name: stored.get(name) for name in parser._defaults})
 
 
 def _add_recipe(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> None:
@@ -93,40 +106,30 @@ def _add_recipe(parser: argparse.ArgumentParser, words: Sequence[str] | None) ->
     source, from_file = given.pop("recipe"), dict(parser._defaults)
     if source is None:
         return
-    # Another method or model leaves behind what the recipe says of its own.
+    # Another method or model drops the recipe's settings of its own.
     chosen = {key: value or from_file[key] for key, value in given.items() if value or key in from_file}
     known = {action.dest for action in parser._actions}
     num_processes = int(os.environ.get("WORLD_SIZE", 1))
-    try:
-        values, remarks = for_timm(load_recipe(source, chosen), known=known, num_processes=num_processes)
-    except UserError as error:
-        _fail("; ".join(error.problems))
+    values, remarks = for_timm(load_recipe(source, chosen), known=known, num_processes=num_processes)
     parser.set_defaults(**{key: value for key, value in values.items() if key not in from_file})
     if int(os.environ.get("RANK", 0)) == 0:
         for remark in remarks:
-            print(f"timm-patchup: {remark}", file=sys.stderr)
+            print(f"{COMMAND}: {remark}", file=sys.stderr)
 
 
 def _configure(namespace: argparse.Namespace, keys: list[str]) -> None:
     if not namespace.mix:
-        _fail(f"--mix or --recipe is missing: choose a method from {', '.join(list_methods())}")
+        raise UserError(f"--mix or --recipe is missing: choose a method from {', '.join(list_methods())}")
     given = {key: getattr(namespace, f"{MIX_PREFIX}{key}") for key in keys}
     settings = mix_values({key: value for key, value in given.items() if value is not None})
-    try:
-        method = read_method(namespace.mix, settings, prefix="--mix-")
-        plugin.register(namespace.mix, seed=getattr(namespace, "seed", 0), **method.settings())
-    except UserError as error:
-        _fail("; ".join(error.problems))
+    method = read_method(namespace.mix, settings, prefix=MIX_PREFIX)
+    plugin.register(namespace.mix, seed=getattr(namespace, "seed", 0), **method.settings())
     for key, why in _CONFLICTS.items():
         if plugin.is_configured() and getattr(namespace, key, None):
-            _fail(f"--{key.replace('_', '-')} cannot be combined with --mix {namespace.mix}: {why}")
+            raise UserError(f"--{key.replace('_', '-')} cannot be combined with --mix {namespace.mix}: {why}")
     # What was not given is written out, too: args.yaml then states all that was used, whatever later defaults are.
     for key, value in method.settings().items():
         setattr(namespace, f"{MIX_PREFIX}{key}", value)
-
-
-def _fail(message: str, *, code: int = 2) -> NoReturn:
-    raise SystemExit(print_errors("timm-patchup", [message], code))
 
 
 if __name__ == "__main__":

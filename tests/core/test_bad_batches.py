@@ -1,4 +1,4 @@
-"""Images, targets or a criterion that cannot be mixed end in one error that says what was given and what is allowed."""
+"""Images, targets or a criterion that cannot be mixed end in one error with what was given and what is allowed."""
 
 import copy
 import re
@@ -34,9 +34,9 @@ def test_empty_batch(model: nn.Module, images: Tensor, labels: Tensor) -> None:
 
 @pytest.mark.parametrize("wrong", [-1, 10, 1000])
 def test_label_out_of_range(wrong: int, model: nn.Module, images: Tensor) -> None:
-    with pytest.raises(ValueError, match=f"^target holds the label {wrong}, allowed are 0 to .*9$"):
+    with pytest.raises(ValueError, match=f"^target has the label {wrong}, allowed are 0 to .*9$"):
         PatchUp(model)(images, torch.tensor([0, 1, wrong, 9]))
-    with pytest.raises(ValueError, match=r"^target holds the label 3, allowed are 0 to .*2$"):
+    with pytest.raises(ValueError, match=r"^target has the label 3, allowed are 0 to .*2$"):
         PatchUp(copy.deepcopy(model), num_classes=3)(images, torch.tensor([0, 1, 2, 3]))
 
 
@@ -100,7 +100,7 @@ def test_jsd_cannot_be_mixed(prob: float, model: nn.Module, images: Tensor, labe
 
 
 @pytest.mark.parametrize("objective", ["paper", "l1"])
-def test_mask_for_each_sample_with_a_mean_that_is_not_affine(
+def test_mask_per_sample_with_a_mean_that_is_not_affine(
     objective: str, model: nn.Module, images: Tensor, labels: Tensor
 ) -> None:
     def mean(output: Tensor, target: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def test_mask_for_each_sample_with_a_mean_that_is_not_affine(
     mix = PatchUp(model, prob=1.0, sites=["stage1"], mask="sample", objective=objective)  # type: ignore[arg-type]
     x, target = mix(images, labels)
     output = model(x)
-    message = "^a mask for each sample .*reduction='none', or objective='l2', or mask='batch'$"
+    message = "^a mask per sample .*reduction='none', or objective='l2', or mask='batch'$"
     with pytest.raises(ValueError, match=message):
         mix.loss(output, target, mean)
     assert torch.isfinite(mix.loss(output, target))

@@ -1,14 +1,16 @@
-"""A draw that contradicts itself, that nothing applied or that meets another batch raises; then the mixer works on."""
+"""A draw that contradicts itself, is never applied or meets another batch raises; the mixer still works afterwards."""
 
 import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from timm_patchup import Draw, PatchUp
+from timm_patchup import Draw, Mixer, PatchUp
+from timm_patchup.core.method import Change, Erase, Mix, Place, SiteMethod
+from timm_patchup.methods.puzzle_mix import Puzzle
 
 NAN = float("nan")
 
@@ -16,11 +18,20 @@ NAN = float("nan")
 # Draws that are replayed
 
 
+MASK = torch.ones(1, 32, 16, 12, dtype=torch.bool)
+PARTNER = torch.tensor([1, 2, 3, 0])
+
+
+def with_change(draw: Draw, **wrong: object) -> Draw:
+    """Return a draw whose change differs."""
+    return replace(draw, change=replace(draw.change, **wrong))  # type: ignore[type-var, arg-type]
+
+
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("wrong", "error", "message"),
     [
-        ({"lam": NAN}, ValueError, r"^draw.lam must lie in \[0, 1\], got nan$"),
-        ({"lam": -0.5}, ValueError, r"^draw.lam must lie in \[0, 1\], got -0.5$"),
+        ({"lam": NAN}, ValueError, r"^draw.lam must be a number in \[0, 1\], got nan$"),
+        ({"lam": -0.5}, ValueError, r"^draw.lam must be a number in \[0, 1\], got -0.5$"),
         ({"lam": "0.5"}, TypeError, r"^draw.lam must be a number in \[0, 1\], got '0.5'$"),
         ({"partner": torch.tensor([0, 0, 1, 2])}, ValueError, r"^draw.partner must be a permutation .*\[0, 0, 1, 2\]$"),
         ({"partner": torch.tensor([1, 2, 3, 4])}, ValueError, r"^draw.partner must be a permutation .*\[1, 2, 3, 4\]$"),
@@ -30,10 +41,8 @@ NAN = float("nan")
             r"^draw.partner must be a permutation .*\[-1, 0, 1, 2\]$",
         ),
         ({"partner": torch.arange(3)}, ValueError, r"^draw.partner has shape \(3,\), the batch needs \(4,\)$"),
-        ({"kept": torch.tensor(NAN)}, ValueError, r"^draw.kept must lie in \[0, 1\], got nan$"),
-        ({"kept": torch.tensor(1.5)}, ValueError, r"^draw.kept must lie in \[0, 1\], got 1.5$"),
-        ({"changed": None}, ValueError, "^draw.changed must be a bool mask when site is 'stage1', got None$"),
-        ({"changed": torch.ones(3, 32, 16, 12, dtype=torch.bool)}, ValueError, "^draw.changed holds 3 masks.* 1 or 4$"),
+        ({"changed": None}, TypeError, "^draw.changed must be a bool mask of features, got None$"),
+        ({"changed": MASK.expand(3, -1, -1, -1)}, ValueError, "^draw.changed holds 3 masks, the batch needs 1 or 4$"),
         ({"site": "stage"}, ValueError, "^unknown draw.site 'stage': choose from stage1; did you mean stage1"),
     ],
     ids=[
@@ -44,47 +53,126 @@ NAN = float("nan")
         "from 1",
         "negative",
         "too short",
-        "nan kept",
-        "kept above 1",
         "no mask",
         "three masks",
         "unknown site",
     ],
 )
 def test_replayed_draw_that_contradicts_itself(
-    change: dict[str, object], error: type[Exception], message: str, model: nn.Module, images: Tensor, labels: Tensor
+    wrong: dict[str, object], error: type[Exception], message: str, model: nn.Module, images: Tensor, labels: Tensor
 ) -> None:
     mix = PatchUp(model, prob=1.0, sites=["stage1"])
     x, _ = mix(images, labels)
     model(x)
     assert mix.draw is not None
     draw = mix.draw
+    of_draw = {"site", "partner"} & set(wrong)
     with pytest.raises(error, match=message):
-        mix(images, labels, draw=replace(draw, **change))  # type: ignore[arg-type]
+        mix(images, labels, draw=replace(draw, **wrong) if of_draw else with_change(draw, **wrong))  # type: ignore[arg-type]
     x, target = mix(images, labels, draw=draw)  # fit for use afterwards
     mix.loss(model(x), target)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("wrong", "message"),
     [
-        ({"partner": torch.tensor([1.0, 2.0, 3.0, 0.0])}, r"^draw.partner must be an int64 tensor \(4,\), got tensor"),
+        ({"partner": PARTNER.float()}, r"^draw.partner must be an int64 tensor \(4,\), got tensor"),
         ({"partner": [1, 2, 3, 0]}, r"^draw.partner must be an int64 tensor \(4,\), got \[1, 2, 3, 0\]$"),
-        ({"kept": torch.rand(3)}, r"^draw.kept must be a tensor, 0-d or \(4,\), got tensor"),
-        ({"kept": 0.5}, r"^draw.kept must be a tensor, 0-d or \(4,\), got 0.5$"),
-        ({"changed": torch.ones(1, 32, 16, 12)}, r"^draw.changed must be a bool mask .*float32[^\n]*$"),
-        ({"site": None}, r"^draw.changed must be None when site is None, got a mask \(1, 32, 16, 12\)$"),
+        ({"change": Mix(MASK.float())}, r"^draw.changed must be a bool mask of features, got torch.float32$"),
+        ({"change": Mix(MASK[0, 0, 0, 0].item())}, r"^draw.changed must be a bool mask of features, got True$"),
+        ({"change": Erase(MASK, 1.0)}, r"^draw.change.scale must be a 0-d tensor, got 1.0$"),
+        ({"change": Erase(MASK, torch.ones(4))}, r"^draw.change.scale must be a 0-d tensor, got tensor"),
+        ({"change": Erase(MASK, torch.tensor(NAN))}, r"^draw.change.scale must be a number of at least 0, got nan$"),
+        ({"site": None}, r"^draw.site and draw.change must both be None or neither, got site None$"),
+        ({"change": None}, r"^draw.site and draw.change must both be None or neither, got site 'stage1'$"),
     ],
-    ids=["float partner", "list partner", "kept too short", "number kept", "float mask", "mask without site"],
+    ids=[
+        "float partner",
+        "list partner",
+        "float mask",
+        "number mask",
+        "number scale",
+        "scale per sample",
+        "nan scale",
+        "change without site",
+        "site without change",
+    ],
 )
 def test_replayed_draw_of_wrong_types_names_the_field(
-    change: dict[str, object], message: str, model: nn.Module, images: Tensor, labels: Tensor
+    wrong: dict[str, object], message: str, model: nn.Module, images: Tensor, labels: Tensor
 ) -> None:
-    # The last: a mask without a site would mix the targets and leave every feature as it is.
+    # A change without a site would mix the targets and leave every feature as it is.
     mix = PatchUp(model, prob=1.0, sites=["stage1"])
-    draw = Draw("stage1", torch.tensor([1, 2, 3, 0]), 0.0, torch.ones(1, 32, 16, 12) > 0, torch.tensor(0.0))
+    draw = Draw("stage1", PARTNER, Mix(MASK))
     with pytest.raises((ValueError, TypeError), match=message):
-        mix(images, labels, draw=replace(draw, **change))  # type: ignore[arg-type]
+        mix(images, labels, draw=replace(draw, **wrong))  # type: ignore[arg-type]
+
+
+def test_share_of_a_draw_is_that_of_its_mask() -> None:
+    """What the first edition had to check: a share that contradicts the mask cannot be given."""
+    half = torch.arange(8).reshape(1, 1, 2, 4) < 4
+    per_sample = torch.stack([torch.arange(8).reshape(1, 2, 4) < n for n in (0, 2, 8)])
+    for change in (Mix(half), Mix(half, 0.25), Erase(half, torch.ones(()))):
+        assert Draw("input", PARTNER, change).kept.item() == 0.5
+    assert Draw("input", torch.arange(3), Mix(per_sample)).kept.tolist() == [1.0, 0.75, 0.0]
+    nothing = Draw(None, PARTNER)
+    assert (nothing.kept.item(), nothing.lam, nothing.changed, nothing.mixes) == (1.0, 1.0, None, False)
+    for name in ("kept", "lam", "changed"):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+            replace(nothing, **{name: 0.5})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'kept'"):
+        replace(Mix(half), kept=0.5)  # type: ignore[call-arg]
+
+
+@dataclass(frozen=True)
+class Invert:
+    """A change of a user's own, which is neither a Mix nor an Erase."""
+
+    changed: Tensor
+    lam: float = 0.0
+    mixes: bool = False
+
+    @property
+    def kept(self) -> Tensor:
+        return torch.zeros(())
+
+    def apply(self, x: Tensor, partner: Tensor) -> Tensor:
+        return -x
+
+    def check(self, batch_size: int) -> None:
+        pass
+
+
+ONLY_IMAGES = r"^{} acts on images: inside a model a change is a Mix or an Erase$"
+
+
+def test_other_changes_act_on_images_only(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    mix = PatchUp(model, prob=1.0, sites=["input", "stage1"])
+    x, _ = mix(images, labels, draw=Draw("input", PARTNER, Invert(MASK)))
+    assert torch.equal(x, -images)
+    shares = torch.ones(4)
+    puzzle = Puzzle(0.5, torch.ones(4, 2, 2), None, None, MASK, shares)
+    for change in (Invert(MASK), puzzle):
+        with pytest.raises(TypeError, match=ONLY_IMAGES.format(type(change).__name__)):
+            mix(images, labels, draw=Draw("stage1", PARTNER, change))
+    x, target = mix(images, labels)  # fit for use afterwards
+    mix.loss(model(x), target)
+
+
+def test_method_with_another_change_inside_a_model(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Inverted(SiteMethod):
+        def change(self, place: Place) -> Change:
+            return Invert(place.everywhere())
+
+    mix = Mixer(model, Inverted(sites=("stage1",)))
+    with pytest.raises(TypeError, match=ONLY_IMAGES.format("Invert")):
+        mix(images, labels)
+    mix.detach()
+    mix = Mixer(model, Inverted(sites=("input",)))
+    x, target = mix(images, labels)
+    assert torch.equal(x, -images)
+    torch.testing.assert_close(mix.loss(model(x), target), nn.functional.cross_entropy(model(x), labels))
 
 
 # Draws that were not applied, or to something else

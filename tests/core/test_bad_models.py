@@ -1,4 +1,4 @@
-"""A model or a site that cannot be mixed ends in one error that says why and what to do; nothing stays hooked."""
+"""A model or a site that cannot be mixed ends in one error that states why and what to do; nothing stays hooked."""
 
 from collections.abc import Callable
 from typing import cast
@@ -13,7 +13,7 @@ from timm_patchup import PatchUp
 
 
 def plain_net() -> nn.Module:
-    """A network that says nothing of its stages and classes."""
+    """A network without information about its stages and classes."""
     return nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10)).train()
 
 
@@ -27,9 +27,11 @@ def test_unknown_site_names_the_nearest(model: nn.Module) -> None:
 @pytest.mark.parametrize(
     ("sites", "error", "message"),
     [
-        ("stem", TypeError, "^sites must be a list of names such as .*, got 'stem'$"),
-        ([1], TypeError, r"^sites must be a list of names such as .*, got \[1\]$"),
-        ([], ValueError, "^sites is empty: give at least one name, or None for the paper's set$"),
+        ("stem", TypeError, "^sites must be a list of names, got 'stem'$"),
+        ([1], TypeError, r"^sites must be a list of names, got \[1\]$"),
+        (["stem", None], TypeError, r"^sites must be a list of names, got \['stem', None\]$"),
+        (1, TypeError, "^sites must be a list of names, got 1$"),
+        ([], ValueError, "^sites is empty: give at least one value$"),
         (["stem", "stem"], ValueError, "^sites name one place more than once: stem, stem$"),
         (["stem", "act1"], ValueError, "^sites name one place more than once: stem, act1$"),
     ],
@@ -92,7 +94,7 @@ def test_model_that_is_no_module(value: object) -> None:
 def test_two_mixers_on_one_model(model: nn.Module) -> None:
     first = PatchUp(model)
     hooks = hook_count(model)
-    with pytest.raises(ValueError, match=r"^the model has a mixer already: call detach\(\) on that one first$"):
+    with pytest.raises(ValueError, match=r"^the model already has a mixer: call detach\(\) on that one first$"):
         PatchUp(model, mode="soft")
     assert hook_count(model) == hooks
     first.detach()
@@ -109,7 +111,7 @@ def test_detached_mixer(model: nn.Module, images: Tensor, labels: Tensor) -> Non
 def test_model_without_maps_fails_at_its_first_batch_and_is_free_again() -> None:
     model = timm.create_model("test_vit", num_classes=10)
     x, y = torch.randn(2, 3, 160, 160), torch.tensor([1, 2])
-    for seed in range(8):  # whatever is drawn first, also nothing or the input
+    for seed in range(8):  # whatever is drawn first, even nothing or the input
         mix = PatchUp(model, prob=0.5, seed=seed)
         with pytest.raises(
             ValueError, match=r"gives tokens \(B, N, C\).*sites=\['input', 'stem'\], which can be mixed"

@@ -1,4 +1,4 @@
-"""A setting that is wrong ends in one error that names it, what was given and what is allowed; nothing stays hooked."""
+"""A wrong setting ends in one error with its name, what was given and what is allowed; nothing stays hooked."""
 
 import re
 
@@ -14,7 +14,7 @@ NAN = float("nan")
 @pytest.mark.parametrize("name", ["gamma", "prob"])
 @pytest.mark.parametrize("value", [-0.1, 1.1, NAN, float("inf"), -float("inf")])
 def test_share_outside_its_range(name: str, value: float, model: nn.Module) -> None:
-    with pytest.raises(ValueError, match=rf"^{name} must lie in \[0, 1\], got {re.escape(repr(value))}$"):
+    with pytest.raises(ValueError, match=rf"^{name} must be a number in \[0, 1\], got {re.escape(repr(value))}$"):
         PatchUp(model, **{name: value})  # type: ignore[arg-type]
     assert hook_count(model) == 0
 
@@ -30,7 +30,7 @@ def test_share_that_is_no_number(name: str, value: object, model: nn.Module) -> 
 @pytest.mark.parametrize("value", [0, -3, [7, 7, 7, 0]])
 def test_block_below_one(value: int | list[int], model: nn.Module) -> None:
     wrong = value[-1] if isinstance(value, list) else value
-    with pytest.raises(ValueError, match=f"^block_size must be at least 1, got {wrong}$"):
+    with pytest.raises(ValueError, match=f"^block_size must be a whole number of at least 1, got {wrong}$"):
         PatchUp(model, block_size=value)
     assert hook_count(model) == 0
 
@@ -46,21 +46,29 @@ def test_block_that_is_no_whole_number(value: object, model: nn.Module) -> None:
 
 @pytest.mark.parametrize("value", [[], [7], [7, 7, 7], [7, 7, 7, 7, 7]])
 def test_block_list_of_wrong_length(value: list[int], model: nn.Module) -> None:
-    message = f"^block_size has {len(value)} values, the sites are 4: input, stem, stage1, stage2$"
-    with pytest.raises(ValueError, match=message):
+    message = f"^block_size has {len(value)} values, but there are 4 sites: input, stem, stage1, stage2$"
+    with pytest.raises(ValueError, match=message if value else "^block_size is empty: give at least one value$"):
         PatchUp(model, block_size=value)
     assert hook_count(model) == 0
 
 
 @pytest.mark.parametrize("value", [0, 0.0, -1.0, NAN, float("inf")])
 def test_alpha_not_above_zero(value: float, model: nn.Module) -> None:
-    with pytest.raises(ValueError, match=rf"^alpha must lie in \(0, inf\), got {re.escape(repr(value))}$"):
-        PatchUp(model, alpha=value)
+    with pytest.raises(ValueError, match=rf"^alpha must be a number above 0, got {re.escape(repr(value))}$"):
+        PatchUp(model, mode="soft", alpha=value)
+
+
+def test_alpha_is_no_setting_of_hard_patchup(model: nn.Module) -> None:
+    known = "block_size, gamma, input_mask, mask, objective, prob, sites"
+    with pytest.raises(ValueError, match=f"^unknown setting of hard_patchup 'alpha': choose from {known}"):
+        PatchUp(model, alpha=2.0)
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.0, NAN])
 def test_label_smoothing_outside_its_range(value: float, model: nn.Module) -> None:
-    with pytest.raises(ValueError, match=rf"^label_smoothing must lie in \[0, 1\), got {re.escape(repr(value))}$"):
+    with pytest.raises(
+        ValueError, match=rf"^label_smoothing must be a number in \[0, 1\), got {re.escape(repr(value))}$"
+    ):
         PatchUp(model, label_smoothing=value)
 
 
@@ -74,7 +82,7 @@ def test_label_smoothing_outside_its_range(value: float, model: nn.Module) -> No
     ],
 )
 def test_unknown_choice_names_the_nearest(name: str, value: str, choices: str, near: str, model: nn.Module) -> None:
-    message = f"^unknown {name} '{value}': choose from {choices}; did you mean {near}\\?$"
+    message = f"^{name} must be one of {choices}, got '{value}'; did you mean {near}\\?$"
     with pytest.raises(ValueError, match=message):
         PatchUp(model, **{name: value})  # type: ignore[arg-type]
     assert hook_count(model) == 0
@@ -86,8 +94,12 @@ def test_unknown_method_names_the_nearest(model: nn.Module) -> None:
 
 
 def test_unknown_setting_names_the_nearest(model: nn.Module) -> None:
-    with pytest.raises(ValueError, match=r"unknown setting of hard_patchup 'gama': .*did you mean gamma"):
+    known = "block_size, gamma, input_mask, mask, objective, prob, sites"
+    message = f"^unknown setting of hard_patchup 'gama': choose from {known}; did you mean gamma or mask\\?$"
+    with pytest.raises(ValueError, match=message):
         create_mixer("hard_patchup", model, gama=0.4)
+    with pytest.raises(ValueError, match=message):
+        PatchUp(model, gama=0.4)
     with pytest.raises(ValueError, match=r"unknown setting of none 'gamma': choose from "):
         create_mixer("none", model, gamma=0.4)
     assert hook_count(model) == 0

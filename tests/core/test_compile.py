@@ -1,4 +1,4 @@
-"""A compiled model with a mixer: one graph for each site, the gradients of the eager model, and no silent skip."""
+"""A compiled model with a mixer: one graph per site, the gradients of the eager model, and no silent skip."""
 
 import copy
 
@@ -12,7 +12,7 @@ from .steps import HIDDEN, SmallNet, assert_same, batches, draw_at, grads, make_
 
 
 @pytest.mark.parametrize("mode", ["hard", "soft"])
-def test_compile_makes_one_graph_for_each_site_and_one_for_off(mode: str) -> None:
+def test_compile_makes_one_graph_per_site_and_one_for_off(mode: str) -> None:
     torch._dynamo.reset()
     model = make_model()
     mix = PatchUp(model, mode=mode, prob=0.8, seed=3)
@@ -67,7 +67,7 @@ def test_inductor_step_equals_eager_step(mode: str) -> None:
         assert_same(grads(model), grads(twin), rtol=1e-4, atol=1e-5)
 
 
-def test_compile_with_gradient_checkpointing_makes_one_whole_graph_for_each_site() -> None:
+def test_compile_with_gradient_checkpointing_makes_one_whole_graph_per_site() -> None:
     torch._dynamo.reset()
     model = make_model()
     model.set_grad_checkpointing(True)

@@ -61,7 +61,7 @@ def test_two_processes(checkpointing: bool, monkeypatch: pytest.MonkeyPatch) -> 
     for name, weight in first["weights"].items():
         assert torch.equal(weight, second["weights"][name]), name
 
-    # The state that rank 0 wrote half-way makes both ranks go on with their own draws.
+    # The state that rank 0 wrote half-way lets both ranks continue with their own draws.
     assert first["state"] == second["state"]
     for rank, record in enumerate((first, second)):
         monkeypatch.setenv("RANK", str(rank))

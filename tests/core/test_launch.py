@@ -29,10 +29,37 @@ def test_settings_land_in_args_yaml_and_come_back_through_it(train_script: Path,
     assert settings["mix_gamma"] == 0.4
     assert settings["mix_sites"] == ["stem", "stage1"]
     assert settings["mix_block_size"] == [5, 3]
-    assert settings["mix_prob"] == 0.7, "what was not given is written out too"
+    assert settings["mix_prob"] == 0.7, "what was not given is written out, too"
     done = launch(train_script, "-c", first, "--output", second)
     assert done.returncode == 0, done.stderr
     assert yaml.safe_load(second.read_text()) == {**settings, "output": str(second)}
+
+
+def test_numbers_may_be_written_with_an_exponent(train_script: Path, tmp_path: Path) -> None:
+    """YAML 1.1 takes 5e-1 for a word, in a flag as in a file."""
+    out, own = tmp_path / "args.yaml", tmp_path / "own.yaml"
+    own.write_text("mix: hard_patchup\nmix_prob: 9e-1\n")
+    done = launch(train_script, "-c", own, "--mix-gamma", "5e-1", "--output", out)
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 of 1: MixTask" in done.stdout
+    settings = yaml.safe_load(out.read_text())
+    assert (settings["mix_gamma"], settings["mix_prob"]) == (0.5, 0.9)
+    assert isinstance(settings["mix_gamma"], float)
+
+
+def test_arguments_of_the_first_edition_are_read(train_script: Path, tmp_path: Path) -> None:
+    """It stored an alpha for hard PatchUp, which never had an effect there."""
+    first, out = tmp_path / "first.yaml", tmp_path / "args.yaml"
+    first.write_text("mix: hard_patchup\nmix_alpha: 2.0\nmix_gamma: 0.4\nmix_block_size: [7]\nmix_sites: [stem]\n")
+    done = launch(train_script, "-c", first, "--output", out)
+    assert done.returncode == 0, done.stderr
+    settings = yaml.safe_load(out.read_text())
+    assert (settings["mix"], settings["mix_gamma"], settings["mix_sites"]) == ("hard_patchup", 0.4, ["stem"])
+    assert settings["mix_alpha"] is None
+    first.write_text("mix: soft_patchup\nmix_alpha: 1.5\n")
+    done = launch(train_script, "-c", first, "--output", out)
+    assert done.returncode == 0, done.stderr
+    assert yaml.safe_load(out.read_text())["mix_alpha"] == 1.5, "of soft PatchUp it is a setting"
 
 
 def test_console_command_is_the_same(train_script: Path, tmp_path: Path) -> None:
@@ -61,21 +88,27 @@ def test_two_processes(train_script: Path, tmp_path: Path, launcher: str) -> Non
     [
         ([], "--mix or --recipe is missing: choose a method from"),
         (["--mix", "hrd_patchup"], "did you mean hard_patchup"),
-        (["--mix", "hard_patchup", "--mix-gamma", "2"], "gamma must lie in [0, 1], got 2"),
-        (["--mix", "hard_patchup", "--mix-gamma", "much"], "gamma must be a number in [0, 1], got 'much'"),
+        (["--mix", "hard_patchup", "--mix-gamma", "2"], "mix_gamma must be a number in [0, 1], got 2"),
+        (["--mix", "hard_patchup", "--mix-gamma", "much"], "mix_gamma must be a number in [0, 1], got 'much'"),
         (["--mix", "hard_patchup", "--mix-sites", "stagee1"], "unknown site 'stagee1'"),
         (["--mix", "hard_patchup", "--model", "test_vit"], "gives tokens (B, N, C)"),
         (["--mix", "hard_patchup", "--kd-model-name", "resnet18"], "--kd-model-name cannot be combined"),
         (["--mix", "hard_patchup", "--mixup-off-epoch", "3"], "--mixup-off-epoch cannot be combined"),
-        (["--mix", "none", "--mix-gamma", "0.5"], "unknown setting of none 'gamma'"),
+        (["--mix", "none", "--mix-gamma", "0.5"], "mix_gamma is not a setting of none; it has none"),
+        (["--mix", "hard_patchup", "--mix-alpha", "2.0"], "mix_alpha is not a setting of hard_patchup; it has mix_"),
+        (
+            ["--mix", "dropblock", "--mix-block-size", "5", "3", "--mix-prob", "2"],
+            "mix_block_size must be a whole number of at least 1, got [5, 3]\nmix_prob must be a number in [0, 1], got",
+        ),
     ],
 )
-def test_bad_calls_end_in_one_line(train_script: Path, tmp_path: Path, flags: list[str], message: str) -> None:
+def test_bad_calls_end_in_one_line_per_problem(train_script: Path, tmp_path: Path, flags: list[str], message: str) -> None:
     done = launch(train_script, "--output", tmp_path / "a", *flags)
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if line.startswith("timm-patchup: ")]
-    assert len(lines) == 1
-    assert message in lines[0]
+    problems = message.split("\n")
+    assert len(lines) == len(problems)
+    assert all(problem in line for problem, line in zip(problems, lines))
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "a").exists()
 
@@ -122,11 +155,11 @@ def test_another_method_takes_its_own_settings_from_the_recipe(train_script: Pat
         assert (written["mix_prob"], written["mix_gamma"]) == settings
 
 
-def test_a_file_of_the_user_goes_over_the_recipe(train_script: Path, tmp_path: Path) -> None:
+def test_a_file_of_the_user_overrides_the_recipe(train_script: Path, tmp_path: Path) -> None:
     out, own = tmp_path / "args.yaml", tmp_path / "own.yaml"
     own.write_text("model: test_resnet\nseed: 5\nmix_gamma: 0.11\n")
     done = launch(train_script, "-c", own, "--recipe", "imagenet_hard_patchup", "--output", out)
     assert done.returncode == 0, done.stderr
     written = yaml.safe_load(out.read_text())
     assert (written["model"], written["seed"], written["mix_gamma"]) == ("test_resnet", 5, 0.11)
-    assert written["mix_prob"] == 0.6, "what the file does not say comes from the recipe"
+    assert written["mix_prob"] == 0.6, "what the file does not state comes from the recipe"

@@ -1,16 +1,131 @@
-"""A mixer in use: replay, exact resume, its switches, detaching."""
+"""A mixer in use: one step, replay, exact resume, its switches, detaching."""
 
 import copy
 import pickle
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
+from timm.loss import BinaryCrossEntropy, LabelSmoothingCrossEntropy, SoftTargetCrossEntropy
 from torch import Tensor, nn
 
 from tests.conftest import NUM_CLASSES
 from tests.support.expectations import MakeModel, drawn, hook_count
-from timm_patchup import Draw, PatchUp
+from timm_patchup import Draw, PatchUp, create_mixer
+
+# One step
+
+
+CRITERIA = {
+    "default": None,
+    "ce": nn.CrossEntropyLoss(),
+    "ce weighted": nn.CrossEntropyLoss(weight=torch.arange(1.0, NUM_CLASSES + 1)),
+    "smooth": LabelSmoothingCrossEntropy(0.1),
+    "bce": BinaryCrossEntropy(0.1),
+    "soft": SoftTargetCrossEntropy(),
+}
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+@pytest.mark.parametrize("prob", [0.0, 1.0])
+@pytest.mark.parametrize("site", ["input", "stage1"])
+def test_run_is_mix_forward_and_loss(
+    site: str, prob: float, criterion: str, make_model: MakeModel, images: Tensor, labels: Tensor
+) -> None:
+    model = make_model()
+    twin = copy.deepcopy(model)
+    mix, twin_mix = (PatchUp(each, mode="soft", prob=prob, sites=[site], seed=3) for each in (model, twin))
+    for _ in range(3):
+        loss, output = mix.run(model, images, labels, CRITERIA[criterion])
+        x, target = twin_mix(images, labels)
+        twin_output = twin(x)
+        twin_loss = twin_mix.loss(twin_output, target, CRITERIA[criterion])
+        assert torch.equal(output, twin_output)
+        assert torch.equal(loss, twin_loss)
+        loss.backward()
+        twin_loss.backward()
+    assert mix.state_dict() == twin_mix.state_dict() == {"seed": 3, "count": 3}
+    for (name, weight), other in zip(model.named_parameters(), twin.parameters()):
+        assert torch.equal(weight.grad, other.grad), name  # type: ignore[arg-type]
+
+
+def test_run_calls_the_wrapped_model(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    mix = PatchUp(model, prob=1.0, sites=["stage1"])
+    wrapped = nn.DataParallel(model)
+    called: list[Tensor] = []
+    wrapped.register_forward_hook(lambda module, args, output: called.append(output))
+    _, output = mix.run(wrapped, images, labels)
+    assert called == [output]
+
+
+TO_THE_LAST_BIT = {
+    "ce": nn.CrossEntropyLoss(),
+    "ce-smooth": nn.CrossEntropyLoss(label_smoothing=0.1),
+    "smooth": LabelSmoothingCrossEntropy(0.1),
+    "bce": BinaryCrossEntropy(0.1),
+    "bce-threshold": BinaryCrossEntropy(0.1, target_threshold=0.2),
+}
+
+
+@pytest.mark.parametrize("why", ["prob", "switch", "paused", "eval", "erased"])
+@pytest.mark.parametrize("name", TO_THE_LAST_BIT)
+def test_batch_that_is_not_mixed_has_timms_loss_to_the_last_bit(
+    name: str, why: str, model: nn.Module, images: Tensor, labels: Tensor
+) -> None:
+    """The criterion gets the labels as they came, through mix.loss alone: no task is needed."""
+    criterion = copy.deepcopy(TO_THE_LAST_BIT[name])
+    asked: list[Tensor] = []
+    criterion.register_forward_pre_hook(lambda module, args: asked.append(args[1]))
+    if why == "erased":
+        mix = create_mixer("cutout", model)
+    else:
+        mix = PatchUp(model, prob=0.0 if why == "prob" else 1.0, sites=["stage1"])
+    mix.mixup_enabled = why != "switch"
+    model.train(why != "eval")
+    with mix.paused() if why == "paused" else nullcontext():
+        x, target = mix(images, labels)
+        output = model(x)
+        loss = mix.loss(output, target, criterion)
+    assert target.shape == (4, NUM_CLASSES)
+    assert len(asked) == 1
+    assert asked[0] is labels
+    assert torch.equal(loss, criterion(output, labels))
+
+
+def test_labels_smoothed_by_the_mixer_stay_smoothed(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    mix = PatchUp(model, prob=0.0, label_smoothing=0.1)
+    x, target = mix(images, labels)
+    output = model(x)
+    expected = F.cross_entropy(output, labels, label_smoothing=0.1)
+    torch.testing.assert_close(mix.loss(output, target, nn.CrossEntropyLoss()), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("prob", [0.0, 1.0])
+def test_soft_targets_of_any_precision_have_a_loss(
+    prob: float, dtype: torch.dtype, model: nn.Module, images: Tensor, labels: Tensor
+) -> None:
+    mix = PatchUp(model, prob=prob, sites=["stage1"], objective="l2")
+    x, target = mix(images, F.one_hot(labels, NUM_CLASSES).to(dtype))
+    output = model(x)
+    for name in ("default", "ce", "smooth", "soft"):
+        loss = mix.loss(output, target, CRITERIA[name])
+        smoothing = 0.1 if name == "smooth" else 0.0
+        assert loss.dtype is torch.float32
+        torch.testing.assert_close(loss, F.cross_entropy(output, target, label_smoothing=smoothing))
+
+
+def test_method_can_be_replaced_between_batches(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    mix = PatchUp(model, prob=1.0, sites=["stage1"])
+    x, target = mix(images, labels)
+    mix.loss(model(x), target)
+    mix.method = replace(mix.method, prob=0.0)
+    for _ in range(5):
+        assert mix(images, labels)[0] is images
+        assert drawn(mix).site is None
+
 
 # Replay and state
 
@@ -32,7 +147,7 @@ def test_a_draw_can_be_replayed(site: str, mode: str, model: nn.Module, images: 
     assert mix.state_dict() == state
 
 
-def test_a_resumed_mixer_goes_on_exactly(make_model: MakeModel, images: Tensor, labels: Tensor) -> None:
+def test_a_resumed_mixer_continues_exactly(make_model: MakeModel, images: Tensor, labels: Tensor) -> None:
     def run(mix: PatchUp, batches: int) -> list[Draw]:
         draws = []
         for _ in range(batches):

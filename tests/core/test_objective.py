@@ -1,6 +1,7 @@
 """Targets and the learning objective of a mixer, against the oracle: the short form, the general form, smoothing."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import isclose
 
 import pytest
@@ -15,17 +16,17 @@ from tests.support import oracle
 from timm_patchup import Draw, PatchUp
 from timm_patchup.core.criterion import for_soft_targets
 from timm_patchup.core.functional import mix_targets, patchup_loss
+from timm_patchup.core.method import Mix
 
 # The objective
 
 
 def by_hand(kept_places: int, lam: float) -> tuple[Tensor, Tensor, Draw]:
-    """Four images of ten places, and a draw at the input that keeps so many of them."""
+    """Four images of ten positions, and a draw at the input that keeps some of them."""
     images, labels = torch.randn(4, 3, 2, 5), torch.tensor([3, 1, 4, 9])
     changed = torch.ones(10, dtype=torch.bool)
     changed[:kept_places] = False
-    kept = torch.tensor(kept_places / 10)
-    return images, labels, Draw("input", torch.tensor([1, 2, 3, 0]), lam, changed.reshape(1, 1, 2, 5), kept)
+    return images, labels, Draw("input", torch.tensor([1, 2, 3, 0]), Mix(changed.reshape(1, 1, 2, 5), lam))
 
 
 Loss = Callable[[list[float], list[float]], float]
@@ -62,7 +63,7 @@ AFFINE: dict[str, tuple[nn.Module | None, Loss]] = {
 
 @pytest.mark.parametrize("lam", [0.0, 0.375])
 @pytest.mark.parametrize("name", AFFINE)
-def test_short_form_is_the_objective_where_the_criterion_is_affine(name: str, lam: float, model: nn.Module) -> None:
+def test_short_form_is_the_objective_if_the_criterion_is_affine(name: str, lam: float, model: nn.Module) -> None:
     criterion, sample_loss = AFFINE[name]
     images, labels, draw = by_hand(7, lam)
     output = torch.randn(4, NUM_CLASSES)
@@ -115,9 +116,9 @@ NOT_AFFINE: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Loss]] = {
 
 @pytest.mark.parametrize("lam", [0.0, 0.375])
 @pytest.mark.parametrize("name", NOT_AFFINE)
-def test_general_form_is_the_objective_where_it_is_not(name: str, lam: float, model: nn.Module) -> None:
+def test_general_form_is_the_objective_if_it_is_not(name: str, lam: float, model: nn.Module) -> None:
     criterion, sample_loss = NOT_AFFINE[name]
-    images, labels, draw = by_hand(9, lam)  # W holds 0.1 of the partner: below the threshold, where Y is above it
+    images, labels, draw = by_hand(9, lam)  # W has 0.1 of the partner: below the threshold, while Y is above it
     output = torch.randn(4, NUM_CLASSES)
     first, second = expected_terms(output, labels, draw, sample_loss)
     assert not isclose(first, second, abs_tol=1e-3)
@@ -129,10 +130,11 @@ def test_general_form_is_the_objective_where_it_is_not(name: str, lam: float, mo
 
 
 @pytest.mark.parametrize("objective", ["paper", "l1", "l2"])
-def test_objective_with_a_mask_for_each_sample(objective: str, model: nn.Module, labels: Tensor) -> None:
+def test_objective_with_a_mask_per_sample(objective: str, model: nn.Module, labels: Tensor) -> None:
     changed = torch.rand(4, 1, 2, 5) < torch.tensor([0.1, 0.4, 0.7, 0.9]).reshape(4, 1, 1, 1)
     kept = torch.tensor([oracle.portion_unchanged(holes) for holes in changed.flatten(1).tolist()])
-    draw = Draw("input", torch.tensor([1, 2, 3, 0]), 0.0, changed, kept)
+    draw = Draw("input", torch.tensor([1, 2, 3, 0]), Mix(changed))
+    torch.testing.assert_close(draw.kept, kept)
     mix = PatchUp(model, mask="sample", objective=objective)  # type: ignore[arg-type]
     output = torch.randn(4, NUM_CLASSES)
     _, target = mix(torch.randn(4, 3, 2, 5), labels, draw=draw)
@@ -152,7 +154,7 @@ def test_objective_with_a_mask_for_each_sample(objective: str, model: nn.Module,
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_label_smoothing_is_timms(smoothing: float, model: nn.Module) -> None:
     images, labels, draw = by_hand(7, 0.0)
-    draw = Draw("input", torch.tensor([3, 2, 1, 0]), 0.0, draw.changed, draw.kept)  # timm's partner: the batch reversed
+    draw = replace(draw, partner=torch.tensor([3, 2, 1, 0]))  # timm's partner: the batch reversed
     mix = PatchUp(model, label_smoothing=smoothing)
     _, target = mix(images, labels, draw=draw)
     torch.testing.assert_close(target, mixup_target(labels, NUM_CLASSES, lam=0.7, smoothing=smoothing))

@@ -1,18 +1,26 @@
 """register() reaches timm's own classes, unregister() leaves no trace, a plain import changes nothing."""
 
+import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import timm.data
 import timm.task
 import torch
-from timm.task import ClassificationTask, LogitDistillationTask
+from timm.task import ClassificationTask, LogitDistillationTask, TrainingTask
 from torch import nn
 
 import timm_patchup
 from timm_patchup import MixTask
+from timm_patchup.methods.patchup import SoftPatchUp
+
+# timm's own tasks, whatever the installed release has.
+TASKS = [kind for kind in vars(timm.task).values() if isinstance(kind, type) and issubclass(kind, TrainingTask)]
+# What a constructor knows, as it was before anything was registered.
+ARGUMENTS = {kind: inspect.signature(kind) for kind in TASKS}
 
 
 @pytest.fixture(autouse=True)
@@ -25,13 +33,13 @@ def make_model() -> nn.Module:
     return timm.create_model("test_resnet", num_classes=10)
 
 
-def test_register_configures_timms_task_even_where_it_was_imported_before() -> None:
+def test_register_configures_timms_task_even_if_it_was_imported_before() -> None:
     timm_patchup.register("soft_patchup", gamma=0.3, seed=5)
     task = ClassificationTask(make_model(), nn.CrossEntropyLoss(), device=torch.device("cpu"), verbose=False)
     assert isinstance(task, MixTask)
     assert isinstance(task, timm.task.ClassificationTask)
-    assert task.mixer.settings()["gamma"] == 0.3
-    assert task.mixer.settings()["mode"] == "soft"
+    assert task.mixer.method == SoftPatchUp(gamma=0.3)
+    assert task.mixer.state_dict() == {"seed": 5, "count": 0}
     task(torch.randn(2, 3, 64, 64), torch.tensor([0, 1]))["loss"].backward()
 
 
@@ -43,7 +51,8 @@ def test_register_without_a_mix_adds_patchup_to_timm_data_alone() -> None:
 
 
 def test_unregister_takes_it_all_back() -> None:
-    before = {kind: dict(vars(kind)) for kind in (ClassificationTask, LogitDistillationTask)}
+    before = {kind: dict(vars(kind)) for kind in TASKS}
+    assert len(before) >= 3
     timm_patchup.register("hard_patchup")
     timm_patchup.register("soft_patchup")
     timm_patchup.unregister()
@@ -53,20 +62,106 @@ def test_unregister_takes_it_all_back() -> None:
     timm_patchup.unregister()
 
 
-def test_subclasses_of_timms_task_are_left_alone() -> None:
+@pytest.mark.parametrize("smoothing", [None, 0.1])
+def test_timms_own_arguments_pass_through(smoothing: float | None) -> None:
+    """ClassificationTask(model) and criterion_kwargs, if this release of timm has them; else an explicit criterion."""
+    known = ARGUMENTS[ClassificationTask].parameters
+    arguments: dict[str, Any] = {"verbose": False}
+    if "criterion_kwargs" not in known:
+        arguments["criterion"] = nn.CrossEntropyLoss(label_smoothing=smoothing or 0.0)
+    elif smoothing is not None:
+        arguments["criterion_kwargs"] = {"smoothing": smoothing}
+    x, y = torch.randn(4, 3, 64, 64), torch.tensor([0, 1, 2, 3])
+    theirs = ClassificationTask(make_model(), **arguments)
+    timm_patchup.register("hard_patchup", prob=0.0)
+    ours = ClassificationTask(make_model(), **arguments)
+    assert isinstance(ours, MixTask)
+    assert type(ours.criterion) is type(theirs.criterion)
+    ours.get_trainable_module().load_state_dict(theirs.get_trainable_module().state_dict())
+    assert torch.equal(ours(x, y)["loss"], theirs(x, y)["loss"]), "a batch left alone has timm's loss to the last bit"
+    timm_patchup.register("hard_patchup", prob=1.0, sites=["stage1"])
+    mixing = ClassificationTask(make_model(), **arguments)
+    result = mixing(x, y)
+    result["loss"].backward()
+    own = nn.functional.one_hot(y, 10).float()
+    draw = mixing.mixer.draw
+    target = draw.kept * own + (1.0 - draw.kept) * own[draw.partner]
+    smooth = smoothing if smoothing is not None else getattr(mixing.criterion, "smoothing", 0.0)
+    expected = 2.0 * nn.functional.cross_entropy(result["output"], target, label_smoothing=smooth)
+    torch.testing.assert_close(result["loss"], expected)
+
+
+def test_signature_of_timms_tasks_stays_visible() -> None:
+    timm_patchup.register("hard_patchup")
+    assert {kind: inspect.signature(kind) for kind in TASKS} == ARGUMENTS
+
+
+def test_positional_and_named_arguments_reach_timm_alike() -> None:
+    timm_patchup.register("hard_patchup")
+    criterion = nn.CrossEntropyLoss()
+    for task in (
+        ClassificationTask(make_model(), criterion, verbose=False),
+        ClassificationTask(model=make_model(), criterion=criterion, verbose=False),
+    ):
+        assert isinstance(task, MixTask)
+        assert task.criterion is criterion
+    with pytest.raises(TypeError, match="no_such_argument"):
+        ClassificationTask(make_model(), criterion, no_such_argument=1)
+
+
+@pytest.mark.parametrize("with_init", [False, True])
+def test_subclasses_of_a_users_own_are_refused_by_name(with_init: bool) -> None:
     class Own(ClassificationTask):
         pass
 
+    class OwnWithInit(ClassificationTask):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__(model, nn.CrossEntropyLoss(), verbose=False)
+
+    kind = OwnWithInit if with_init else Own
+    arguments: dict[str, Any] = {} if with_init else {"criterion": nn.CrossEntropyLoss(), "verbose": False}
     timm_patchup.register("hard_patchup")
-    assert type(Own(make_model(), nn.CrossEntropyLoss(), verbose=False)) is Own
+    message = rf"^{kind.__name__} cannot be combined with a mix \(hard_patchup\): .*; derive it from MixTask$"
+    with pytest.raises(timm_patchup.core.plugin.MixSettingsError, match=message):
+        kind(make_model(), **arguments)
+    for off in (lambda: timm_patchup.register("none"), timm_patchup.register, timm_patchup.unregister):
+        off()
+        assert type(kind(make_model(), **arguments)) is kind
 
 
-def test_distillation_refuses_to_run_unmixed() -> None:
+def test_subclass_of_mix_task_brings_its_own_mixer() -> None:
+    class Own(MixTask):
+        pass
+
+    timm_patchup.register("soft_patchup")
+    model = make_model()
+    task = Own(model, nn.CrossEntropyLoss(), mixer=timm_patchup.PatchUp(model, mode="hard"), verbose=False)
+    assert type(task) is Own
+    assert task.mixer.method.name == "hard_patchup"
+
+
+OTHERS = [kind for kind in TASKS if kind not in (TrainingTask, ClassificationTask)]
+
+
+def test_other_tasks_are_found() -> None:
+    assert LogitDistillationTask in OTHERS
+    assert ClassificationTask in TASKS
+
+
+@pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: kind.__name__)
+def test_timms_other_tasks_refuse_to_run_unmixed(kind: type[TrainingTask]) -> None:
+    needed = [p for p in ARGUMENTS[kind].parameters.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    arguments = [make_model() for _ in needed]
     timm_patchup.register("hard_patchup")
-    with pytest.raises(ValueError, match="LogitDistillationTask cannot be combined with a mix"):
-        LogitDistillationTask(make_model(), make_model())
-    timm_patchup.register("none")
-    LogitDistillationTask(make_model(), make_model(), verbose=False)
+    message = rf"^{kind.__name__} cannot be combined with a mix \(hard_patchup\): it would not be mixed$"
+    with pytest.raises(ValueError, match=message):
+        kind(*arguments)
+
+
+def test_distillation_runs_if_nothing_is_mixed() -> None:
+    for mix in ("none", None):
+        timm_patchup.register(mix)
+        LogitDistillationTask(make_model(), make_model(), verbose=False)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +169,8 @@ def test_distillation_refuses_to_run_unmixed() -> None:
     [
         (lambda: timm_patchup.register("hrd_patchup"), "did you mean hard_patchup"),
         (lambda: timm_patchup.register("hard_patchup", gama=1), "unknown setting of hard_patchup 'gama'.*gamma"),
+        (lambda: timm_patchup.register("hard_patchup", gamma=2), r"gamma must be a number in \[0, 1\], got 2"),
+        (lambda: timm_patchup.register("hard_patchup", gamma="5e-1"), "gamma must be a number .*, got '5e-1'"),
         (lambda: timm_patchup.register(gamma=1), "settings need a method"),
     ],
 )

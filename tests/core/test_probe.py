@@ -1,4 +1,4 @@
-"""The probe of sites.py says what a site gives, in which layout, and leaves no trace in the model."""
+"""The probe finds what a site gives, in which layout, and leaves no trace in the model."""
 
 import re
 from collections.abc import Callable
@@ -8,11 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from timm_patchup import PatchUp
-from timm_patchup.core.sites import FeatureMap, Site, probe, resolve_sites
+from timm_patchup.core.layout import FeatureMap
+from timm_patchup.core.probe import probe
+from timm_patchup.core.sites import Site, resolve_sites
+from timm_patchup.errors import SiteError
 
 
 class Net(nn.Module):
-    """A convolution ``features`` of stride 8, then ``shape`` in the layout or form that a test asks for, and a head."""
+    """A convolution ``features`` of stride 8, then ``shape`` in the layout or form that a test needs, and a head."""
 
     def __init__(self, channels: int, give: Callable[[Tensor], object] = lambda x: x, calls: int = 1) -> None:
         super().__init__()
@@ -93,7 +96,7 @@ def test_probe_finds_the_default_sites(model: nn.Module, images: Tensor) -> None
 
 @pytest.mark.parametrize("size", [(70, 500), (98, 300), (50, 600), (600, 50)])
 def test_sides_that_are_rounded_keep_their_map(model: nn.Module, size: tuple[int, int]) -> None:
-    """Of a wide image one row more or less is worth many columns."""
+    """In a wide image, one row more or less is worth many columns."""
     maps = probe(model, resolve_sites(model, None), torch.zeros(1, 3, *size))
     for name in ("stem", "stage1", "stage2"):
         assert not maps[name].nhwc
@@ -119,7 +122,7 @@ def test_probe_of_a_model_compiled_in_place(model: nn.Module, images: Tensor) ->
     torch._dynamo.reset()
     model.compile(backend="eager")
     with torch.no_grad():
-        model.eval()(images[:2])  # a graph that has no hooks, and that fits a probe too
+        model.eval()(images[:2])  # a graph without hooks that would fit a probe, too
     assert probe(model, resolve_sites(model, ["stem"]), images)["stem"] == FeatureMap(32, 32, 24)
 
 
@@ -139,28 +142,40 @@ def test_site_that_gives_no_map(give: Callable[[Tensor], object], told: str) -> 
         f"site 'here' (module 'shape' of Net) gives {told}, mixing needs one map (B, C, H, W) or (B, H, W, C). "
         f"Give sites=['input'], which can be mixed, or name other modules"
     )
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(SiteError, match=f"^{re.escape(message)}$") as caught:
         probed(Net(5, give), 64, 64)
+    assert caught.value.site == "here"
+    assert caught.value.reason == message.partition(". Give")[0]
+    assert caught.value.usable == ("input",)
 
 
 @pytest.mark.parametrize(("calls", "told"), [(0, "is never called"), (2, "is called 2 times")])
 def test_site_that_does_not_run_exactly_once(calls: int, told: str) -> None:
-    with pytest.raises(ValueError, match=f"^site 'here' .* {told} in a forward pass, mixing needs exactly one call"):
+    with pytest.raises(
+        SiteError, match=f"^site 'here' .* {told} in a forward pass, mixing needs exactly one call"
+    ) as caught:
         probed(Net(5, calls=calls), 64, 64)
+    assert caught.value.reason.endswith(f"{told} in a forward pass, mixing needs exactly one call")
 
 
 def test_error_offers_the_sites_that_give_maps() -> None:
     net = Net(5, lambda x: [x])
     sites = [Site("a", "features.0"), Site("b", "shape"), Site("c", "features"), Site("d", "head")]
-    with pytest.raises(ValueError, match=r"^site 'b' .*\. Give sites=\['input', 'a', 'c'\], which can be mixed"):
+    with pytest.raises(
+        SiteError, match=r"^site 'b' .*\. Give sites=\['input', 'a', 'c'\], which can be mixed"
+    ) as caught:
         probe(net, sites, torch.zeros(1, 3, 64, 64))
+    assert (caught.value.site, caught.value.usable) == ("b", ("input", "a", "c"))
+    # The fields need no message: code that decides something reads them alone.
+    assert isinstance(caught.value, ValueError)
+    assert caught.value.problems == [str(caught.value)]
 
 
-# ---- what a probe leaves behind: nothing
+# What a probe leaves behind: nothing
 
 
 class Careless(Net):
-    """A net that draws random numbers in eval mode too, and that can break after its features have run."""
+    """A net that draws random numbers in eval mode, too, and can fail after its features have run."""
 
     breaks = False
     kept_a_graph = False

@@ -1,4 +1,7 @@
-"""Sites: names become modules of timm's models, and what names none is said with the nearest."""
+"""Sites: names become modules of a model, and an unknown name ends in an error with the nearest."""
+
+import copy
+from collections.abc import Sequence
 
 import pytest
 import timm
@@ -19,6 +22,106 @@ def stages(pattern: str, *numbers: int) -> dict[str, str]:
     return {f"stage{i}": pattern.format(number) for i, number in enumerate(numbers, start=1)}
 
 
+class Block(nn.Module):
+    """A module with a forward of its own and named children: no chain."""
+
+    def __init__(self, **children: nn.Module) -> None:
+        super().__init__()
+        for name, child in children.items():
+            self.add_module(name, child)
+
+
+def chain(*children: nn.Module) -> nn.Sequential:
+    return nn.Sequential(*children)
+
+
+def leaves(*names: str) -> dict[str, nn.Module]:
+    return {name: nn.Identity() for name in names}
+
+
+def net(listed: Sequence[str] | None, **children: nn.Module) -> nn.Module:
+    """Make a model with these modules, whose feature_info lists some of them; None for one without feature_info."""
+    model = Block(**children)
+    if listed is not None:
+        model.feature_info = [{"module": name, "num_chs": 8} for name in listed]  # type: ignore[assignment]
+    return model
+
+
+def blocks(count: int) -> nn.Sequential:
+    return chain(*(nn.Identity() for _ in range(count)))
+
+
+# Models as timm has them, reduced to what sites depend on: its own may change with any release.
+BY_HAND: dict[str, tuple[nn.Module, dict[str, str]]] = {
+    "stem and stages": (
+        net(["act1", "layer1", "layer2"], **leaves("act1", "layer1", "layer2")),
+        {"stem": "act1", **stages("layer{}", 1, 2)},
+    ),
+    "stages in a chain": (
+        net(["stem", "stages.0", "stages.1"], **leaves("stem"), stages=blocks(2)),
+        {"stem": "stem", **stages("stages.{}", 0, 1)},
+    ),
+    "stem not listed": (
+        net(["blocks.0", "blocks.1"], **leaves("conv_stem", "bn1"), blocks=blocks(2)),
+        {"stem": "bn1", **stages("blocks.{}", 0, 1)},
+    ),
+    "stem listed without a module": (
+        net(["", "body.layer1", "body.layer2"], body=Block(**leaves("conv1", "layer1", "layer2"))),
+        {"stem": "body.conv1", **stages("body.layer{}", 1, 2)},
+    ),
+    "no stem": (net(["features.1", "features.4"], features=blocks(6)), stages("features.{}", 1, 4)),
+    "listed inside a branch": (
+        net(
+            ["act2", "block2.rep.0", "block3.rep.0"],
+            **leaves("act2"),
+            block2=Block(rep=blocks(2)),
+            block3=Block(rep=blocks(2)),
+        ),
+        {"stem": "act2", **stages("block{}", 2, 3)},
+    ),
+    # A module around all stages is no block, so its stages stay what they are.
+    "a module around all stages": (
+        net(["encoder.blocks.0", "encoder.blocks.1"], encoder=Block(blocks=blocks(2))),
+        stages("encoder.blocks.{}", 0, 1),
+    ),
+    "listed names do not exist": (
+        net(["block.0", "block.1"], **leaves("stem"), stages=blocks(3)),
+        {"stem": "stem", **stages("stages.{}", 0, 1, 2)},
+    ),
+    "no feature_info, stages by name": (
+        net(None, **leaves("patch_embed", "layer1", "layer2", "head")),
+        {"stem": "patch_embed", **stages("layer{}", 1, 2)},
+    ),
+    # A ModuleList is never called, what it holds is.
+    "stages in a list": (
+        net(["stages"], stages=nn.ModuleList([nn.Identity(), nn.Identity()])),
+        stages("stages.{}", 0, 1),
+    ),
+    "no feature_info, nothing by name": (net(None, **leaves("first", "second")), {}),
+    "listed names do not exist, nothing by name": (net(["block.0", "block.1"], **leaves("first", "second")), {}),
+}
+
+
+class NASNetALarge(Block):
+    """The name is what counts: every cell of the NASNets reads the two cells before it."""
+
+
+def test_sites_that_features_bypass_are_left_out() -> None:
+    model = NASNetALarge(**leaves("conv0", "cell_stem_1", "cell_5", "act"))
+    model.feature_info = [{"module": name} for name in ("conv0", "cell_stem_1", "cell_5", "act")]  # type: ignore[assignment]
+    assert list_sites(model) == {"input": "", "stem": "conv0", "stage3": "act"}
+
+
+@pytest.mark.parametrize("case", BY_HAND)
+def test_names_of_sites(case: str) -> None:
+    model, expected = BY_HAND[case]
+    sites = list_sites(model)
+    assert sites == {"input": "", **expected}
+    assert list(sites) == ["input", *expected]
+
+
+# The release of timm in which the modules below were looked up.
+LOOKED_UP_IN = "1.0.31"
 NAMES = {
     "resnet18": {"stem": "act1", **stages("layer{}", 1, 2, 3, 4)},
     "test_convnext": {"stem": "stem", **stages("stages.{}", 0, 1, 2, 3)},
@@ -30,39 +133,46 @@ NAMES = {
         "stage4": "features.norm5",
     },
     "vgg11": stages("features.{}", 1, 4, 9, 14, 19, 20),
-    # feature_info names modules inside a branch: the block around them is the site.
     "legacy_xception": {"stem": "act2", **stages("block{}", 2, 3, 12), "stage4": "act4"},
     "xception41p": {"stem": "stem", **stages("blocks.{}", 0, 1, 2, 11, 12)},
-    # Features pass by these cells and this stage.
     "nasnetalarge": {"stem": "conv0", "stage4": "act"},
     "pnasnet5large": {"stem": "conv_0", "stage4": "act"},
     "mobilenetv5_base": {"stem": "conv_stem", **stages("blocks.{}", 0, 1, 2)},
-    # feature_info has no module for the stem, or there is none.
     "tresnet_m": {"stem": "body.conv1", **stages("body.layer{}", 1, 2, 3, 4)},
     "visformer_tiny": {"stem": "stem", **stages("stage{}", 1, 2, 3)},
     "convmixer_768_32": {"stem": "stem", **stages("blocks.{}", *range(32))},
-    # A module around all stages is no block, so its stages stay what they are.
     "qwen3_vit_88m": stages("encoder.blocks.{}", *range(12)),
     "coat_tiny": {},
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_names_of_sites(name: str) -> None:
-    sites = list_sites(on_meta(name))
-    assert sites == {"input": "", **NAMES[name]}
-    assert list(sites) == ["input", *NAMES[name]]
+def test_names_of_sites_in_timm() -> None:
+    """In any release sites are modules, in order; in the one that was looked up they are these modules."""
+    found = {name: list_sites(on_meta(name)) for name in NAMES if timm.is_model(name)}
+    assert len(found) >= 8
+    for name, sites in found.items():
+        modules = dict(on_meta(name).named_modules())
+        assert list(sites) == ["input", *sorted((set(sites) - {"input"}), key=site_order)], name
+        assert all(module in modules for module in sites.values()), name
+        assert len(set(sites.values())) == len(sites), name
+        if timm.__version__ == LOOKED_UP_IN:
+            assert sites == {"input": "", **NAMES[name]}, name
+
+
+def site_order(name: str) -> int:
+    return 0 if name == "stem" else int(name.removeprefix("stage"))
 
 
 def test_default_is_what_the_model_has_of_the_papers_set(model: nn.Module) -> None:
     assert [site.name for site in resolve_sites(model, None)] == ["input", "stem", "stage1", "stage2"]
-    assert [site.name for site in resolve_sites(on_meta("vgg11"), None)] == ["input", "stage1", "stage2"]
+    assert [site.name for site in resolve_sites(BY_HAND["no stem"][0], None)] == ["input", "stage1", "stage2"]
 
 
 def test_sites_know_their_channels(model: nn.Module) -> None:
     assert resolve_sites(model, ["stage2"]) == [Site("stage2", "layer2", 48)]
-    # What feature_info says of the module inside does not hold for the block around it.
-    assert resolve_sites(on_meta("legacy_xception"), ["stage1"]) == [Site("stage1", "block2", None)]
+    # What feature_info states of the module inside does not hold for the block around it.
+    in_branch, _ = BY_HAND["listed inside a branch"]
+    assert resolve_sites(in_branch, ["stem", "stage1"]) == [Site("stem", "act2", 8), Site("stage1", "block2", None)]
 
 
 def test_every_module_name_is_a_site(model: nn.Module) -> None:
@@ -87,16 +197,26 @@ def test_first_and_last_child_of_a_chain_are_two_places() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "why"),
+    ("case", "why"),
     [
-        ("coat_tiny", "has no feature_info, and no modules called stages, layers or blocks"),
-        ("twins_svt_small", r"has a feature_info that names modules which do not exist \(block.0, block.1, block.2\)"),
+        (
+            "no feature_info, nothing by name",
+            "has no feature_info, and no modules called stages, layers or blocks",
+        ),
+        (
+            "listed names do not exist, nothing by name",
+            r"has a feature_info that names modules which do not exist \(block.0, block.1\)",
+        ),
     ],
 )
-def test_model_without_named_sites(name: str, why: str) -> None:
-    message = rf"^\w+ \({name}\) {why}, so sites=None finds nothing inside it to mix\. Give sites=\['input'\], or "
+@pytest.mark.parametrize("name", ["", "coat_tiny"])
+def test_model_without_named_sites(name: str, case: str, why: str) -> None:
+    model = copy.deepcopy(BY_HAND[case][0])
+    model.pretrained_cfg = {"architecture": name}  # type: ignore[assignment]
+    called = rf"Block \({name}\)" if name else "Block"
+    message = rf"^{called} {why}, so sites=None finds nothing inside it to mix\. Give sites=\['input'\], or "
     with pytest.raises(ValueError, match=message):
-        resolve_sites(on_meta(name), None)
+        resolve_sites(model, None)
 
 
 def test_hook_goes_to_the_last_child_of_a_chain(model: nn.Module) -> None:

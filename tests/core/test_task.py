@@ -1,6 +1,7 @@
 """MixTask is a timm.task.ClassificationTask: usable wherever timm's is, with timm's own criteria."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,14 +60,14 @@ def test_a_batch_left_alone_has_exactly_timms_loss(criterion: nn.Module) -> None
     plain = ClassificationTask(task.get_trainable_module(), criterion, verbose=False)
     x, y = batch()
     assert torch.equal(task(x, y)["loss"], plain(x, y)["loss"])
-    task.mixer.prob = 1.0
+    task.mixer.method = replace(task.mixer.method, prob=1.0)
     task.get_trainable_module().eval()
     assert torch.equal(task(x, y)["loss"], plain(x, y)["loss"])
 
 
 @pytest.mark.parametrize("criterion", [SoftTargetCrossEntropy(), nn.CrossEntropyLoss(weight=torch.arange(1.0, 11.0))])
 def test_batches_mixed_and_left_alone_have_losses_of_one_scale(criterion: nn.Module) -> None:
-    """As many samples as classes: a loss that takes labels for distributions would broadcast them in silence."""
+    """As many samples as classes: a loss that takes labels for distributions would silently broadcast them."""
     x, y = torch.randn(10, 3, 32, 32), torch.arange(10)
     losses = []
     for prob in (0.0, 1.0):
@@ -76,7 +77,7 @@ def test_batches_mixed_and_left_alone_have_losses_of_one_scale(criterion: nn.Mod
 
 
 def test_targets_that_came_soft_are_not_smoothed_by_bce() -> None:
-    """Timm's script leaves the default smoothing of its BinaryCrossEntropy standing beside its own mixup."""
+    """The script of timm keeps the default smoothing of its BinaryCrossEntropy beside its own mixup."""
     criterion = BinaryCrossEntropy()
     assert criterion.smoothing == 0.1
     x, y = batch()
@@ -84,7 +85,7 @@ def test_targets_that_came_soft_are_not_smoothed_by_bce() -> None:
     task = make_task(criterion, prob=0.0)
     plain = ClassificationTask(task.get_trainable_module(), criterion, verbose=False)
     assert torch.equal(task(x, soft)["loss"], plain(x, soft)["loss"])
-    task.mixer.prob = 1.0
+    task.mixer.method = replace(task.mixer.method, prob=1.0)
     asked: list[torch.Tensor] = []
     criterion.register_forward_pre_hook(lambda module, args: asked.append(args[1]))
     task(x, soft)

@@ -1,4 +1,4 @@
-"""Every test of the data has a cache of its own."""
+"""Every data test has its own cache."""
 
 import datasets
 import pytest

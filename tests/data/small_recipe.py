@@ -1,4 +1,4 @@
-"""A recipe small enough for tests of the data."""
+"""A recipe small enough for data tests."""
 
 from timm_patchup.recipe import Recipe, load_recipe
 

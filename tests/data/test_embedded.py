@@ -1,4 +1,4 @@
-"""The embedded data set: what it holds, that it loads offline, and that the script that makes it repeats itself."""
+"""The embedded dataset: its contents, loading it offline, and that its script is reproducible."""
 
 import gzip
 import hashlib
@@ -51,7 +51,7 @@ def test_features(data: datasets.DatasetDict) -> None:
     assert CLASSES[9] == "Ankle boot"
 
 
-def test_images_are_grey_28_pixel_pngs_with_content(data: datasets.DatasetDict) -> None:
+def test_images_are_gray_28_pixel_pngs_with_content(data: datasets.DatasetDict) -> None:
     for rows in data.values():
         kinds = {(image.format, image.mode, image.size) for image in rows["image"]}
         assert kinds == {("PNG", "L", (28, 28))}
@@ -79,7 +79,7 @@ def test_card_states_the_checksums() -> None:
 
 
 def test_loads_offline_in_a_fresh_process(tmp_path: Path) -> None:
-    # The test process has imported datasets already, and it reads HF_HUB_OFFLINE at import.
+    # datasets reads HF_HUB_OFFLINE at import, and the test process has already imported it.
     code = (
         "import sys; from timm_patchup.data.embedded import fashion_mini_dir; assert 'datasets' not in sys.modules\n"
         "import datasets; print(len(datasets.load_dataset(str(fashion_mini_dir()), split='test')))"
@@ -92,7 +92,7 @@ def test_loads_offline_in_a_fresh_process(tmp_path: Path) -> None:
 
 
 def write_source(folder: Path) -> None:
-    """Write four idx files of random images, 250 a class."""
+    """Write four idx files of random images, 250 per class."""
     rng = np.random.default_rng(0)
     for prefix in ("train", "t10k"):
         images = rng.integers(0, 256, (2500, 28, 28), dtype=np.uint8)
@@ -102,7 +102,7 @@ def write_source(folder: Path) -> None:
             (folder / f"{prefix}-{name}-ubyte.gz").write_bytes(gzip.compress(header + array.tobytes()))
 
 
-def test_script_repeats_itself_and_keeps_pixels(tmp_path: Path) -> None:
+def test_script_is_reproducible_and_keeps_pixels(tmp_path: Path) -> None:
     script = load_script()
     write_source(tmp_path)
     for output in ("first", "second"):

@@ -1,4 +1,4 @@
-"""Batches: the same set for any number of processes, and a sample looks the same whoever loads it."""
+"""Batches: the same for any number of processes, and a sample does not depend on the process that loads it."""
 
 from pathlib import Path
 
@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.datasets_on_disk import numbered_image, write_parquet
-from timm_patchup.data.loader import EvaluationBatches, TrainingBatches, evaluation_loader, load_data, training_loader
+from timm_patchup.data.batches import EvaluationBatches, TrainingBatches
+from timm_patchup.data.loader import evaluation_loader, load_data, training_loader
 from timm_patchup.recipe import Recipe
 
 from .small_recipe import small
@@ -18,7 +19,7 @@ from .small_recipe import small
 @pytest.mark.parametrize(("world_size", "pieces"), [(1, 1), (2, 1), (1, 4), (2, 2), (4, 1)])
 def test_a_batch_is_the_same_set_for_any_number_of_processes(world_size: int, pieces: int) -> None:
     def sampler(rank: int, world: int, parts: int) -> TrainingBatches:
-        made = TrainingBatches(50, batch_size=8, pieces=parts, rank=rank, world_size=world, seed=3)
+        made = TrainingBatches(50, batch_size=8, micro_batches=parts, rank=rank, world_size=world, seed=3)
         made.begin(epoch=2)
         return made
 
@@ -32,8 +33,8 @@ def test_a_batch_is_the_same_set_for_any_number_of_processes(world_size: int, pi
     assert len({sample for batch in whole for _, sample in batch}) == 48
 
 
-def test_an_epoch_goes_on_in_the_middle() -> None:
-    batches = TrainingBatches(50, batch_size=8, pieces=1, rank=0, world_size=1, seed=0)
+def test_an_epoch_can_be_resumed() -> None:
+    batches = TrainingBatches(50, batch_size=8, micro_batches=1, rank=0, world_size=1, seed=0)
     batches.begin(epoch=1)
     whole = list(batches)
     batches.begin(epoch=1, update=4)
@@ -69,7 +70,7 @@ HEAVY = {"aa": "rand-m9-mstd0.5", "reprob": 0.5, "vflip": 0.5, "lighting": 0.1}
 
 
 @pytest.mark.parametrize("overrides", [{}, HEAVY, {"crop_padding": None, **HEAVY}, {"aa": "augmix-m3-w3"}])
-def test_a_sample_looks_the_same_whoever_loads_it(tmp_path: Path, overrides: dict[str, object]) -> None:
+def test_a_sample_does_not_depend_on_process_or_worker(tmp_path: Path, overrides: dict[str, object]) -> None:
     folder = write_parquet(tmp_path / "d", {"train": 40, "test": 10})
 
     def epoch(world_size: int, pieces: int, workers: int, number: int) -> dict[bytes, int]:
@@ -91,7 +92,7 @@ def test_a_sample_looks_the_same_whoever_loads_it(tmp_path: Path, overrides: dic
     assert epoch(1, 1, 0, number=2).keys() != alone.keys()
 
 
-def test_loading_moves_no_global_generator(tmp_path: Path) -> None:
+def test_loading_leaves_the_global_generator_alone(tmp_path: Path) -> None:
     recipe = small(val_fraction=0.0)
     data = load_data(recipe, write_parquet(tmp_path / "d", {"train": 40, "test": 10}))
     before = torch.get_rng_state()
@@ -100,7 +101,7 @@ def test_loading_moves_no_global_generator(tmp_path: Path) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_evaluation_is_plain_pixels_normalised(tmp_path: Path) -> None:
+def test_evaluation_images_are_normalized_pixels(tmp_path: Path) -> None:
     folder = write_parquet(tmp_path / "d", {"train": 40, "test": 10})
     recipe = small(mean=[0.1, 0.2, 0.3], std=[0.5, 0.6, 0.7], validation_batch_size=4)
     expected = torch.from_numpy(np.stack([np.asarray(numbered_image(1000 + i)) for i in range(10)])).permute(0, 3, 1, 2)

@@ -1,4 +1,4 @@
-"""Where data comes from: folders, configurations and the Hub, and what does not fit is said in one line."""
+"""Sources: folders, configurations and the Hub, and one error line for data that does not fit."""
 
 import os
 import subprocess
@@ -15,6 +15,7 @@ from tests.support.datasets_on_disk import numbered_image, write_image_folder, w
 from timm_patchup.data.loader import evaluation_loader, load_data
 from timm_patchup.data.source import open_source
 from timm_patchup.errors import DataError
+from timm_patchup.recipe.parts import DataSpec
 
 from .small_recipe import small
 
@@ -33,7 +34,7 @@ def test_image_folders_in_timms_order(tmp_path: Path) -> None:
 def test_a_configuration_is_a_folder_or_in_the_readme(tmp_path: Path) -> None:
     recipe = small(dataset="hfds/ufldl-stanford/svhn", dataset_config="cropped_digits")
     inner = write_parquet(tmp_path / "a" / "cropped_digits", {"train": 20, "test": 20})
-    assert len(open_source(recipe, "train", inner.parent).labels) == 20
+    assert len(open_source(DataSpec.of(recipe), "train", inner.parent).labels) == 20
     folder = write_parquet(tmp_path / "b", {"train": 30, "test": 20})
     (folder / "data").rename(folder / "cropped_digits")
     (folder / "README.md").write_text(
@@ -41,23 +42,23 @@ def test_a_configuration_is_a_folder_or_in_the_readme(tmp_path: Path) -> None:
         "  - split: train\n    path: cropped_digits/train-*\n"
         "  - split: test\n    path: cropped_digits/test-*\n- config_name: full_numbers\n  data_files: nothing-*\n---\n"
     )
-    assert len(open_source(recipe, "train", folder).labels) == 30
+    assert len(open_source(DataSpec.of(recipe), "train", folder).labels) == 30
 
 
-def test_splits_that_lie_alone_or_have_names_of_their_own(tmp_path: Path) -> None:
+def test_single_splits_and_unusual_split_names(tmp_path: Path) -> None:
     folder = write_parquet(tmp_path / "d", {"valid": 20})
     recipe = small(dataset="hfds/zh-plus/tiny-imagenet")
-    assert len(open_source(recipe, "valid", folder).labels) == 20, "datasets calls it validation"
+    assert len(open_source(DataSpec.of(recipe), "valid", folder).labels) == 20, "datasets renames it to validation"
     (folder / "README.md").write_text(
         "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: data/train-*\n"
         "  - split: valid\n    path: data/valid-*\n---\n"
     )
-    source = open_source(recipe, "valid", folder)
-    assert len(source.labels) == 20, "the README names files that are not there"
+    source = open_source(DataSpec.of(recipe), "valid", folder)
+    assert len(source.labels) == 20, "the README lists files that do not exist"
     assert source.image(3).size == (32, 32)
     for number in (1, 2):
-        with pytest.raises(DataError, match=r"d has no split 'test'|d, split 'test', cannot be read|holds no data set"):
-            open_source(recipe, "test", folder)
+        with pytest.raises(DataError, match=r"d: cannot read split 'test': |d contains no dataset"):
+            open_source(DataSpec.of(recipe), "test", folder)
         if number == 1:
             (folder / "data" / "test-00000-of-00001.parquet").write_bytes(b"no parquet")
 
@@ -74,10 +75,10 @@ def test_of_several_configurations_one_is_read(tmp_path: Path) -> None:
     ]
     (folder / "README.md").write_text("---\nconfigs:\n" + "".join(lines) + "---\n")
     recipe = small(dataset="hfds/ufldl-stanford/svhn", dataset_config="cropped_digits")
-    assert len(open_source(recipe, "test", folder).labels) == 20
+    assert len(open_source(DataSpec.of(recipe), "test", folder).labels) == 20
 
 
-def test_grey_images_become_colour_and_are_resized(tmp_path: Path) -> None:
+def test_gray_images_become_rgb_and_are_resized(tmp_path: Path) -> None:
     folder = write_parquet(tmp_path / "d", {"train": 40, "test": 10}, size=28, mode="L")
     data = load_data(small(), folder)
     expected = numbered_image(1000, size=28, mode="L").convert("RGB").resize((32, 32), Image.Resampling.BILINEAR)
@@ -89,15 +90,15 @@ def test_grey_images_become_colour_and_are_resized(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "overrides", "message"),
     [
-        ({}, {"num_classes": 5}, r"split 'train' holds the label 9, num_classes is 5"),
-        ({}, {"num_classes": 20}, r"the data has 10 classes, num_classes is 20"),
-        ({}, {"input_key": "img"}, r"input_key is 'img', the data set has the columns image, label"),
-        ({}, {"target_key": "y"}, r"target_key is 'y', the data set has the columns image, label"),
-        ({}, {"val_split": "dev"}, r"has no split 'dev'"),
-        ({"unlabelled": True}, {}, r"split 'test' holds the label -1: it has no labels"),
-        ({}, {"batch_size": 50}, r"batch_size 50 is more than the 36 samples to train on"),
-        ({}, {"val_fraction": 0.001}, r"val_fraction 0.001 of 40 samples is none"),
-        ({}, {"train_per_class": 9}, r"train_per_class: 9 images of each class are wanted"),
+        ({}, {"num_classes": 5}, r"split 'train' has the label 9, but num_classes is 5"),
+        ({}, {"num_classes": 20}, r"the data has 10 classes, but num_classes is 20"),
+        ({}, {"input_key": "img"}, r"input_key: the dataset has no column 'img', only image, label"),
+        ({}, {"target_key": "y"}, r"target_key: the dataset has no column 'y', only image, label"),
+        ({}, {"val_split": "dev"}, r"cannot read split 'dev': Unknown split"),
+        ({"unlabelled": True}, {}, r"split 'test' has the label -1, so it is not labeled"),
+        ({}, {"batch_size": 50}, r"batch_size 50 is larger than the training set of 36 samples"),
+        ({}, {"val_fraction": 0.001}, r"val_fraction 0.001 of 40 samples is less than one"),
+        ({}, {"train_per_class": 9}, r"train_per_class: cannot take 9 images per class"),
     ],
 )
 def test_data_that_does_not_fit(
@@ -109,17 +110,17 @@ def test_data_that_does_not_fit(
     assert "\n" not in str(caught.value)
 
 
-def test_folders_that_hold_no_data(tmp_path: Path) -> None:
+def test_folders_without_data(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is not a folder"):
-        open_source(small(), "train", tmp_path / "nowhere")
-    with pytest.raises(DataError, match=r"holds no data set|cannot be read"):
-        open_source(small(), "train", tmp_path)
+        open_source(DataSpec.of(small()), "train", tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"contains no dataset|cannot read split"):
+        open_source(DataSpec.of(small()), "train", tmp_path)
     with pytest.raises(DataError, match="dataset must be fashion_mini or hfds/OWNER/NAME"):
-        open_source(small(dataset="cifar10"), "train")
+        open_source(DataSpec.of(small(dataset="cifar10")), "train")
 
 
 class _Hub(BaseHTTPRequestHandler):
-    """A Hub that knows no data set but one, which is gated."""
+    """A Hub with a single dataset, which is gated."""
 
     def do_GET(self) -> None:
         gated = "gated" in self.path
@@ -138,11 +139,11 @@ class _Hub(BaseHTTPRequestHandler):
     ("dataset", "offline", "message"),
     [
         ("hfds/someone/gated", False, "is gated: accept its terms at"),
-        ("hfds/someone/missing", False, "no data set someone/missing on the Hub"),
-        ("hfds/someone/missing", True, "is not in the cache and the Hub cannot be reached"),
+        ("hfds/someone/missing", False, "no dataset someone/missing on the Hub"),
+        ("hfds/someone/missing", True, "is not cached and the Hub cannot be reached"),
     ],
 )
-def test_data_sets_out_of_reach(tmp_path: Path, dataset: str, offline: bool, message: str) -> None:
+def test_datasets_out_of_reach(tmp_path: Path, dataset: str, offline: bool, message: str) -> None:
     server = HTTPServer(("127.0.0.1", 0), _Hub)
     Thread(target=server.serve_forever, daemon=True).start()
     try:

@@ -1,4 +1,4 @@
-"""How data is divided: stratified, without overlap, by its own seed, and scarce where a recipe asks for it."""
+"""Splits: stratified, without overlap, with their own seed, and scarce if the recipe says so."""
 
 from collections import Counter
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_hold_out_is_stratified_and_whole(labels: list[int], fraction: float, se
         assert abs((array[held] == label).sum() - size * len(held) / len(array)) < 1
 
 
-def test_hold_out_depends_on_the_seed_alone() -> None:
+def test_hold_out_depends_on_the_seed() -> None:
     labels = np.arange(100) % 10
     first, second, other = (hold_out(labels, 0.1, seed=seed)[1].tolist() for seed in (0, 0, 1))
     assert first == second != other
@@ -34,7 +34,7 @@ def test_hold_out_depends_on_the_seed_alone() -> None:
 def test_take_per_class() -> None:
     labels = np.array([0] * 5 + [1] * 3 + [2] * 9)
     assert Counter(labels[take_per_class(labels, 3, seed=0)]) == {0: 3, 1: 3, 2: 3}
-    with pytest.raises(ValueError, match="4 images of each class are wanted, class 1 has 3"):
+    with pytest.raises(ValueError, match="cannot take 4 images per class: class 1 has 3"):
         take_per_class(labels, 4, seed=0)
     assert len(take_stratified(labels, 100, seed=0)) == 17
 
@@ -48,7 +48,7 @@ def test_parts_do_not_overlap(tmp_path: Path) -> None:
     assert Counter(data.val.labels.tolist()) == dict.fromkeys(range(10), 2)
 
 
-def test_scarce_subset_leaves_validation_as_it_is(tmp_path: Path) -> None:
+def test_scarce_training_data_does_not_change_validation(tmp_path: Path) -> None:
     folder = write_parquet(tmp_path / "d", {"train": 200, "test": 40})
     data = load_data(small(train_per_class=5), folder)
     assert Counter(data.train.labels.tolist()) == dict.fromkeys(range(10), 5)
@@ -57,7 +57,7 @@ def test_scarce_subset_leaves_validation_as_it_is(tmp_path: Path) -> None:
     assert (len(limited.train), len(limited.val), len(limited.test)) == (20, 20, 20)
 
 
-def test_nothing_held_out_means_the_test_set_is_watched(tmp_path: Path) -> None:
+def test_without_held_out_data_val_is_test(tmp_path: Path) -> None:
     data = load_data(small(val_fraction=0.0), write_parquet(tmp_path / "d", {"train": 40, "test": 20}))
     assert data.val is data.test
     assert not data.held_out

@@ -1,10 +1,11 @@
-"""Transforms: crops against a slow loop, colours along ImageNet's axes, and their order."""
+"""Transforms: crops against a slow loop, color shifts along ImageNet's principal axes, and the order of steps."""
 
 import numpy as np
 import torch
 
 from timm_patchup.data.transforms import Augmentation, Lighting, PaddedCrops
 from timm_patchup.recipe import load_recipe
+from timm_patchup.recipe.parts import AugmentSpec, ImageSpec
 
 
 def test_padded_crops_against_a_slow_loop() -> None:
@@ -20,10 +21,10 @@ def test_padded_crops_against_a_slow_loop() -> None:
         crop = padded[:, top[sample] : top[sample] + 9, left[sample] : left[sample] + 7]
         crop = crop[:, :, ::-1] if flip[sample] else crop
         assert np.array_equal(got[position].numpy(), crop)
-    assert torch.equal(crops(images[index[:1]], index[:1], epoch=3), got[:1]), "alone as in a batch"
+    assert torch.equal(crops(images[index[:1]], index[:1], epoch=3), got[:1]), "the same alone as in a batch"
 
 
-def test_lighting_adds_one_colour_along_the_principal_axes() -> None:
+def test_lighting_shifts_colors_along_the_principal_axes() -> None:
     image = torch.rand(3, 5, 4)
     torch.manual_seed(1)
     shifts = torch.stack([(Lighting(0.1)(image) - image)[:, 0, 0] for _ in range(4000)]).double()
@@ -34,8 +35,10 @@ def test_lighting_adds_one_colour_along_the_principal_axes() -> None:
     torch.testing.assert_close(values, 0.1 * torch.tensor([0.2175, 0.0188, 0.0045]).double(), rtol=0.05, atol=1e-4)
 
 
-def test_imagenet_transforms_have_jitter_and_lighting_in_their_place() -> None:
-    kinds = [type(step).__name__ for step in Augmentation(load_recipe("imagenet_none"), crop=True).transform.transforms]
+def test_order_of_imagenet_transforms() -> None:
+    recipe = load_recipe("imagenet_none")
+    augmentation = Augmentation(AugmentSpec.of(recipe), ImageSpec.of(recipe), crop=True)
+    kinds = [type(step).__name__ for step in augmentation.transform.transforms]
     assert kinds == [
         "RandomResizedCropAndInterpolation",
         "RandomHorizontalFlip",

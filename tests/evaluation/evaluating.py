@@ -1,8 +1,9 @@
-"""What the tests of the evaluation share: the command in this process, and one small model that was really trained."""
+"""Helpers of the evaluation tests: the command in this process, and a small model that was actually trained."""
 
 import io
 import tempfile
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from accelerate.state import AcceleratorState, GradientState
 
 from tests.support.training import Ended, train_here
 from timm_patchup.cli.evaluate import main
-from timm_patchup.evaluation.bench import Bench, Options
+from timm_patchup.evaluation.context import EvalContext
 from timm_patchup.evaluation.images import load_images
-from timm_patchup.evaluation.subject import load_subjects
+from timm_patchup.evaluation.models import load_models
+from timm_patchup.evaluation.suites import option_values
+from timm_patchup.recipe.parts import DataSpec
 
 LIMIT = 300
 
@@ -26,7 +29,7 @@ def _folder() -> tempfile.TemporaryDirectory:
 
 
 def trained(seed: int = 0, *, mix: str = "none") -> Path:
-    """Train on ``fashion_mini`` for a few seconds, once for all tests; more than half of the answers are right."""
+    """Train on ``fashion_mini`` for a few seconds, once for all tests; more than half of its answers are correct."""
     return _trained(seed, mix)
 
 
@@ -56,20 +59,25 @@ def evaluate_here(*flags: object) -> Ended:
 
 
 def refused(*flags: object) -> str:
-    """Run a call that is wrong and return its one line."""
+    """Run a wrong call and return its error line."""
     ended = evaluate_here(*flags)
     assert ended.code == 2, (ended.out, ended.err)
     assert "Traceback" not in ended.err
-    # The data library has bars of its own on the first reading of a folder.
+    # datasets shows its own progress bars when it first reads a folder.
     lines = [line for line in ended.err.splitlines() if line and "examples" not in line]
     assert len(lines) == 1, ended.err
     assert lines[0].startswith("evaluate.py: ")
     return lines[0]
 
 
-def make_bench(run: Path, *, limit: int = LIMIT, batch_size: int = 100, options: Options | None = None) -> Bench:
-    """Put a run on the bench."""
+def make_context(run: Path, *, limit: int = LIMIT, batch_size: int = 100, **options: object) -> EvalContext:
+    """Return the context of a run for a suite."""
     forget_accelerator()
-    (subject,) = load_subjects([str(run)])
-    images = load_images(subject.recipe, None, limit=limit, batch_size=batch_size)
-    return Bench(subject, images, Accelerator(cpu=True), options or Options())
+    (model,) = load_models([str(run)])
+    assert model.recipe is not None
+    images = load_images(DataSpec.of(model.recipe), model.images, limit=limit, batch_size=batch_size)
+    return EvalContext(model, images, Accelerator(cpu=True), 0, option_values(options))
+
+
+def with_options(context: EvalContext, **options: object) -> EvalContext:
+    return replace(context, options={**context.options, **options})

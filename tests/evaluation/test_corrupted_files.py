@@ -1,4 +1,4 @@
-"""Corrupted images that are ready: the layouts of the published sets, and one line for each way they do not fit."""
+"""Corrupted images from files: the layouts of the published sets, and one error line per mismatch."""
 
 import re
 from collections.abc import Sequence
@@ -12,36 +12,37 @@ import torch
 from huggingface_hub import constants
 from PIL import Image
 
-from tests.evaluation.evaluating import make_bench, trained
+from tests.evaluation.evaluating import make_context, trained, with_options
 from timm_patchup.errors import DataError
-from timm_patchup.evaluation import corruptions
-from timm_patchup.evaluation.bench import Options
-from timm_patchup.evaluation.corrupted_files import ArraySource, check_corrupted, open_corrupted
-from timm_patchup.evaluation.corruptions import CORRUPTIONS
-from timm_patchup.evaluation.images import TestImages, unit_recipe
-from timm_patchup.recipe import Recipe, load_recipe
+from timm_patchup.evaluation.images import TestImages
+from timm_patchup.evaluation.suites import corruptions
+from timm_patchup.evaluation.suites.corrupted_files import ArraySource, check_corrupted, open_corrupted
+from timm_patchup.evaluation.suites.corruptions import CORRUPTIONS
+from timm_patchup.recipe.data_names import load_data_spec
+from timm_patchup.recipe.parts import ImageSpec
 
 GROUPS = {"noise": CORRUPTIONS[:3], "blur": CORRUPTIONS[3:7], "weather": CORRUPTIONS[7:11], "digital": CORRUPTIONS[11:]}
 COUNT = 20
 
 
 class Named(ArraySource):
-    """Images in memory whose classes have names."""
+    """Images in memory with class names."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, class_names: Sequence[str] | None = None) -> None:
         super().__init__(images, labels)
         self.class_names = class_names  # type: ignore[assignment]
 
 
-def clean(*, class_names: Sequence[str] | None = None, size: int = 32, **keys: object) -> TestImages:
-    """Return clean images to go with the corrupted ones: ten classes, twice each."""
-    recipe = Recipe.from_dict(load_recipe("fashion_mini_none").to_dict() | {"input_size": [3, 32, 32], **keys})
+def clean(*, class_names: Sequence[str] | None = None, size: int = 32, **changes: object) -> TestImages:
+    """Return the clean images that the corrupted ones belong to: two of each of ten classes."""
+    spec = ImageSpec(input_size=(3, 32, 32), mean=(0.5,) * 3, std=(0.5,) * 3, crop_padding=2)
     images = np.zeros((COUNT, size, size, 3), dtype=np.uint8)
-    return TestImages(Named(images, np.arange(COUNT) % 10, class_names), np.arange(COUNT), unit_recipe(recipe))
+    source = Named(images, np.arange(COUNT) % 10, class_names)
+    return TestImages(source, np.arange(COUNT), load_data_spec("fashion_mini"), replace(spec, **changes))  # type: ignore[arg-type]
 
 
 def write_arrays(folder: Path, *, size: int = 32, labels: np.ndarray | None = None) -> Path:
-    """Write a set as CIFAR-10-C is: images of severity s are s everywhere."""
+    """Write files in the layout of CIFAR-10-C; all pixels of severity s are s."""
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "labels.npy", np.tile(np.arange(COUNT) % 10, 5) if labels is None else labels)
     bytes_ = np.repeat(np.arange(1, 6, dtype=np.uint8), COUNT)
@@ -51,7 +52,7 @@ def write_arrays(folder: Path, *, size: int = 32, labels: np.ndarray | None = No
 
 
 def write_folders(folder: Path, names: Sequence[str], *, classes: Sequence[str], size: int = 32) -> Path:
-    """Write a set as ImageNet-C is: the bytes of an image tell its severity and the number of its class."""
+    """Write files in the layout of ImageNet-C; pixels state the severity and the class number."""
     for name in names:
         for severity in range(1, 6):
             for number, class_name in enumerate(classes):
@@ -65,7 +66,7 @@ def pixels_of(images: TestImages) -> torch.Tensor:
     return (images.spread(len(images))[0] * 255).round().int()
 
 
-def test_arrays_hold_the_severities_one_after_the_other(tmp_path: Path) -> None:
+def test_arrays_concatenate_the_severities(tmp_path: Path) -> None:
     for folder, labels in (("long", None), ("short", np.arange(COUNT) % 10)):
         write_arrays(tmp_path / folder, labels=labels)
         check_corrupted(str(tmp_path / folder), CORRUPTIONS, like=clean())
@@ -75,7 +76,7 @@ def test_arrays_hold_the_severities_one_after_the_other(tmp_path: Path) -> None:
             assert opened.labels.tolist() == [label % 10 for label in range(COUNT)]
 
 
-def test_archives_unpacked_into_folders_of_their_own(tmp_path: Path) -> None:
+def test_archives_unpacked_into_separate_folders(tmp_path: Path) -> None:
     classes = [f"n{number}" for number in range(10)]
     for group, names in GROUPS.items():
         write_folders(tmp_path / "ImageNet-C" / group, names, classes=classes)
@@ -88,22 +89,22 @@ def test_archives_unpacked_into_folders_of_their_own(tmp_path: Path) -> None:
     assert len(open_corrupted(str(tmp_path / "above"), "snow", 1, like=clean())) == COUNT
 
 
-def test_classes_go_by_their_names_where_both_have_them(tmp_path: Path) -> None:
+def test_classes_are_matched_by_name_if_both_have_names(tmp_path: Path) -> None:
     names = [f"n{number}" for number in range(10)]
     where = str(write_folders(tmp_path, CORRUPTIONS[:1], classes=names))
     like = clean(class_names=names[::-1])
     opened = open_corrupted(where, CORRUPTIONS[0], 1, like=like)
     written_as = pixels_of(opened)[:, 1, 0, 0]
     assert opened.labels.tolist() == [9 - int(number) for number in written_as]
-    with pytest.raises(DataError, match="the test data has no class 'n9' as gaussian_noise has"):
+    with pytest.raises(DataError, match="class 'n9' of gaussian_noise is not in the test data"):
         open_corrupted(where, CORRUPTIONS[0], 1, like=clean(class_names=[*names[:9], "other"]))
     others = [f"class {number}" for number in range(10)]
     opened = open_corrupted(where, CORRUPTIONS[0], 1, like=clean(class_names=others))
-    assert opened.labels.tolist() == list(range(10)), "names of another kind say nothing"
+    assert opened.labels.tolist() == list(range(10)), "unrelated names are ignored"
 
 
-def test_images_that_were_cropped_are_not_cropped_again(tmp_path: Path) -> None:
-    """ImageNet-C's are 224 x 224, made from the centre of the image; a larger one is resized and cropped as ever."""
+def test_cropped_images_are_not_cropped_again(tmp_path: Path) -> None:
+    """ImageNet-C's images are center crops of 224 x 224; larger ones are resized and cropped as usual."""
     path = tmp_path / "fog" / "1"
     for size in (32, 40):
         frame = np.zeros((size, size, 3), dtype=np.uint8)
@@ -116,8 +117,8 @@ def test_images_that_were_cropped_are_not_cropped_again(tmp_path: Path) -> None:
         assert (edge == 255).all() if size == 32 else (edge == 0).all()
 
 
-def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
-    def complaint(folder: Path, **keys: object) -> str:
+def test_mismatches_are_one_line_each(tmp_path: Path) -> None:
+    def error_line(folder: Path, **keys: object) -> str:
         with pytest.raises(DataError) as caught:
             check_corrupted(str(folder), CORRUPTIONS, like=clean(**keys))  # type: ignore[arg-type]
         assert "\n" not in str(caught.value)
@@ -126,47 +127,48 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
     arrays = write_arrays(tmp_path / "arrays")
     check_corrupted(str(arrays), CORRUPTIONS, like=clean(size=28))  # the model takes 32
     larger = write_arrays(tmp_path / "larger", size=64)
-    assert "images of gaussian_noise have 64 x 64 pixels, those of the test data 28 x 28" in complaint(larger, size=28)
+    assert "images of gaussian_noise have 64 x 64 pixels, but those of the test data 28 x 28" in error_line(
+        larger, size=28
+    )
     np.save(arrays / "labels.npy", np.arange(5 * COUNT))
-    assert "gaussian_noise has 20 classes, the test data 10" in complaint(arrays)
+    assert "gaussian_noise has 20 classes, but the test data has 10" in error_line(arrays)
     np.save(arrays / "labels.npy", np.zeros(7, dtype=int))
-    assert "holds 100 images for 7 labels" in complaint(arrays)
+    assert "expected five severities in gaussian_noise.npy, got 100 images for 7 labels" in error_line(arrays)
     np.save(arrays / "labels.npy", np.full(COUNT, -1))
-    assert "labels.npy holds int64 (20,) and no class numbers" in complaint(arrays)
+    assert "labels.npy must be class numbers (N,) from 0, got int64 (20,)" in error_line(arrays)
     np.save(arrays / "labels.npy", np.asarray([{}] * COUNT), allow_pickle=True)
-    assert "labels.npy cannot be read" in complaint(arrays)
+    assert "labels.npy cannot be read" in error_line(arrays)
     (arrays / "labels.npy").unlink()
-    assert "gaussian_noise.npy has no labels.npy beside it" in complaint(arrays)
+    assert "there is no labels.npy in the folder of gaussian_noise.npy" in error_line(arrays)
     write_arrays(arrays)
     np.save(arrays / "snow.npy", np.zeros((5 * COUNT, 3, 32, 32), dtype=np.uint8))
-    assert "snow.npy holds uint8 (100, 3, 32, 32), bytes (N, H, W, 3) are expected" in complaint(arrays)
+    assert "snow.npy must be uint8 (N, H, W, 3), got uint8 (100, 3, 32, 32)" in error_line(arrays)
     (arrays / "snow.npy").write_bytes((arrays / "fog.npy").read_bytes()[:5000])
-    assert "snow.npy cannot be read" in complaint(arrays)
+    assert "snow.npy cannot be read" in error_line(arrays)
     (arrays / "snow.npy").unlink()
-    assert "neither snow/SEVERITY/CLASS/ nor snow.npy with labels.npy is there" in complaint(arrays)
+    assert "contains neither snow/SEVERITY/CLASS/ nor snow.npy with labels.npy" in error_line(arrays)
 
     (tmp_path / "CIFAR-10-C.tar").write_bytes(b"")
-    assert "CIFAR-10-C.tar is an archive, unpack it first" in complaint(tmp_path / "CIFAR-10-C.tar")
+    assert "CIFAR-10-C.tar is an archive: unpack it first" in error_line(tmp_path / "CIFAR-10-C.tar")
     folders = write_folders(tmp_path / "folders", CORRUPTIONS, classes=[f"n{number}" for number in range(10)])
     (folders / "pixelate" / "5").rename(folders / "pixelate" / "6")
-    assert "pixelate has no folder 5 for that severity" in complaint(folders)
+    assert "pixelate has no folder for severity 5" in error_line(folders)
     write_arrays(tmp_path / "twice" / "a")
     write_arrays(tmp_path / "twice" / "b")
-    assert "gaussian_noise lies in a and in b, give one of them" in complaint(tmp_path / "twice")
+    assert "gaussian_noise is in a and in b, choose one of them" in error_line(tmp_path / "twice")
 
 
-def test_other_files_are_other_settings_and_their_place_is_not_told(tmp_path: Path) -> None:
-    bench = make_bench(trained(), limit=20)
+def test_files_are_part_of_the_settings_without_their_path(tmp_path: Path) -> None:
+    context = make_context(trained(), limit=20)
     where = ["a", "b", "a/b", "hfds/OWNER/NAME", "hfds/OTHER/NAME", str(tmp_path / "NAME")]
-    options = [Options(corrupted=name) for name in where]
-    images = [corruptions.settings(replace(bench, options=own))["images"] for own in options]
+    images = [corruptions.settings(with_options(context, corrupted=name))["images"] for name in where]
     assert len(set(images)) == len(where)
     assert images[3] == "ready files of hfds/OWNER/NAME"
     assert re.fullmatch(r"ready files of NAME-[0-9a-f]{8}", images[5])
 
 
-def test_a_data_set_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the client's cache, which is where a download ends."""
+def test_a_dataset_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read from the client's cache, where downloads are stored."""
     commit = "0" * 40
     repository = tmp_path / "datasets--OWNER--CIFAR-10-C"
     write_arrays(repository / "snapshots" / commit)
@@ -176,12 +178,12 @@ def test_a_data_set_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     opened = open_corrupted("hfds/OWNER/CIFAR-10-C", "fog", 3, like=clean())
     assert (pixels_of(opened) == 3).all()
-    with pytest.raises(DataError, match=r"^--corrupted: data set OWNER/nothing is not in the cache and the Hub "):
+    with pytest.raises(DataError, match=r"^--corrupted: dataset OWNER/nothing is not cached and the Hub "):
         open_corrupted("hfds/OWNER/nothing", "fog", 3, like=clean())
 
 
-def test_files_with_other_numbers_of_samples_are_not_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_with_different_numbers_of_samples_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([20] * 7 + [19])
     monkeypatch.setattr(corruptions, "_error", lambda *_: (50.0, next(counts)))
-    with pytest.raises(corruptions.UserError, match="shot_noise 3 has 19 samples, others 20"):
+    with pytest.raises(corruptions.UserError, match="shot_noise at severity 3 has 19 samples, the others 20"):
         corruptions.measure(SimpleNamespace())  # type: ignore[arg-type]

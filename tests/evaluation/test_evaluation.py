@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,15 @@ from timm.models import save_for_hf
 from tests.support.datasets_on_disk import write_parquet
 from tests.support.paths import ROOT
 from tests.support.training import TWO_PROCESSES, environment
-from timm_patchup.evaluation import clean, suites
-from timm_patchup.evaluation.bench import Bench, Measured
-from timm_patchup.evaluation.corruptions import CORRUPTIONS
-from timm_patchup.evaluation.report import corruption_errors
+from timm_patchup.evaluation import suites
+from timm_patchup.evaluation.context import EvalContext, Measured
 from timm_patchup.evaluation.results import Results
 from timm_patchup.evaluation.rows import Number, make_rows, number, values_of
+from timm_patchup.evaluation.suites import clean
+from timm_patchup.evaluation.suites.corruptions import CORRUPTIONS, corruption_errors
 from timm_patchup.recipe import Recipe, load_recipe
 
-from .evaluating import evaluate_here, make_bench, refused, trained
+from .evaluating import evaluate_here, make_context, refused, trained
 
 QUICK = ("clean", "affine", "fgsm", "activations", "geometry")
 
@@ -46,7 +47,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_a_report_holds(report: Path) -> None:
+def test_contents_of_a_report(report: Path) -> None:
     names = {path.name for path in report.iterdir()}
     figures = {f"{name}.png" for name in QUICK if name != "clean"}
     assert names == {"results.json", "report.md", "report.html", *figures}
@@ -63,7 +64,7 @@ def test_what_a_report_holds(report: Path) -> None:
             assert entry["values"]
 
 
-def test_pages_show_the_numbers_and_open_from_disk(report: Path) -> None:
+def test_pages_show_the_numbers_and_are_self_contained(report: Path) -> None:
     text, page, results = (report / "report.md").read_text(), (report / "report.html").read_text(), results_of(report)
     for name in ("none_0", "cutmix_1"):
         error = f"{results['suites']['clean'][name]['values']['error']:.3f}"
@@ -77,54 +78,53 @@ def test_pages_show_the_numbers_and_open_from_disk(report: Path) -> None:
     assert page.count("data:image/png;base64,") == 4
     assert not re.search(r'(src|href)="(?!data:)', page)
     assert "| | none_0 | cutmix_1 |".replace("| |", "|  |") in text, "models side by side"
-    assert str(trained().parent) not in text + page + json.dumps(results), "no path of a machine"
+    assert str(trained().parent) not in text + page + json.dumps(results), "no local path"
 
 
-def test_results_are_not_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
 
-    def counted(bench: Bench) -> Measured:
-        measured.append(bench.subject.name)
-        return clean.measure(bench)
+    def counted(context: EvalContext) -> Measured:
+        measured.append(context.model.name)
+        return clean.measure(context)
 
-    monkeypatch.setitem(suites.SUITES, "clean", suites.Suite("clean", "Clean", "", counted, clean.settings))
+    monkeypatch.setitem(suites.SUITES, "clean", replace(clean.SUITE, measure=counted))
     call = ["--suite", "clean", "--limit", 60, "--output", tmp_path]
     assert evaluate_here("--model", trained(), *call).code == 0
     before = results_of(tmp_path)
     ended = evaluate_here("--model", trained(), *call)
     assert (ended.code, measured) == (0, ["none_0"])
-    assert "there already" in ended.out
+    assert ": cached" in ended.out
     assert results_of(tmp_path) == before
     evaluate_here("--model", trained(), *call, "--force")
     assert measured == ["none_0"] * 2
     assert results_of(tmp_path) == before, "the same numbers"
     evaluate_here("--model", trained(), *call, "--seed", 6)
     assert measured == ["none_0"] * 3, "another seed is another result"
-    # Another model joins the report; what is there of the first stays.
+    # Another model is added to the report; the results of the first remain.
     evaluate_here("--model", trained(1, mix="cutmix"), *call)
     assert measured == ["none_0"] * 3 + ["cutmix_1"]
     assert list(results_of(tmp_path)["suites"]["clean"]) == ["none_0", "cutmix_1"]
 
 
-def test_an_interrupted_evaluation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(bench: Bench) -> Measured:
+def test_an_interrupted_evaluation_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(context: EvalContext) -> Measured:
         raise KeyboardInterrupt
 
     call = ["--model", trained(), "--suite", "clean,fgsm", "--limit", 40, "--output", tmp_path]
     with monkeypatch.context() as patch:
-        fgsm = suites.SUITES["fgsm"]
-        patch.setitem(suites.SUITES, "fgsm", suites.Suite("fgsm", "", "", interrupted, fgsm.settings))
+        patch.setitem(suites.SUITES, "fgsm", replace(suites.SUITES["fgsm"], measure=interrupted))
         ended = evaluate_here(*call)
     assert ended.code == 130
-    assert "what is done is kept" in ended.err
+    assert "finished results are kept" in ended.err
     assert list(results_of(tmp_path)["suites"]) == ["clean"]
     ended = evaluate_here(*call)
     assert ended.code == 0
-    assert ended.out.count("there already") == 1
+    assert ended.out.count(": cached") == 1
     assert list(results_of(tmp_path)["suites"]) == ["clean", "fgsm"]
 
 
-def test_other_weights_under_one_name_replace_its_results(tmp_path: Path) -> None:
+def test_other_weights_of_the_same_name_replace_results(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "recipe.yaml").write_bytes((trained() / "recipe.yaml").read_bytes())
@@ -136,7 +136,7 @@ def test_other_weights_under_one_name_replace_its_results(tmp_path: Path) -> Non
     assert evaluate_here(*call).code == 0
     results = results_of(tmp_path / "report")
     assert results["suites"]["clean"]["run"]["values"]["error"] == pytest.approx(90.0)
-    assert results["suites"]["fgsm"] == {}, "those were of other weights"
+    assert results["suites"]["fgsm"] == {}, "they belonged to other weights"
 
 
 def test_seeds_of_one_recipe_are_one_row(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_seeds_of_one_recipe_are_one_row(tmp_path: Path) -> None:
     assert "± is the sample standard deviation" in text
 
 
-def test_rows_of_one_seed_are_not_averaged(tmp_path: Path) -> None:
+def test_runs_with_the_same_seed_are_not_averaged(tmp_path: Path) -> None:
     results = Results(tmp_path, {})
     recipe = load_recipe("fashion_mini_none").to_dict()
     for name, seed, changes in (("a", 0, {}), ("b", 0, {}), ("c", 1, {"workers": 2}), ("d", 2, {"lr": 0.3})):
@@ -167,13 +167,13 @@ def test_rows_of_one_seed_are_not_averaged(tmp_path: Path) -> None:
     assert number([1.0]) == Number(1.0)
     entries["c"] = alike | {"values": {"both": 1.0, "distance": None}}
     values = values_of(make_rows(results, "attacks")[0], entries)
-    assert values == {"both": Number(1.0, 0.0), "distance": None}, "no mean of some of the seeds"
+    assert values == {"both": Number(1.0, 0.0), "distance": None}, "no mean over some of the seeds only"
     for changed in ({"settings": {"steps": 9}}, {"seed": 1}):
         results.suites["attacks"] = entries | {"c": entries["c"] | changed}
         rows = make_rows(results, "attacks")
         assert [row.members for row in rows] == [("a",), ("b",), ("c",), ("d",)], "measured in different ways"
     results.suites["attacks"] = {"c": entries["c"]}
-    assert [row.label for row in make_rows(results, "attacks")] == ["c"], "of two seeds one was measured"
+    assert [row.label for row in make_rows(results, "attacks")] == ["c"], "only one of the two seeds was measured"
 
 
 def test_mce_against_a_named_baseline(tmp_path: Path) -> None:
@@ -183,28 +183,32 @@ def test_mce_against_a_named_baseline(tmp_path: Path) -> None:
         values = dict.fromkeys(CORRUPTIONS, value)
         entry = {"values": values, "curves": {}, "settings": {"images": "made"}, "seed": 0}
         results.suites.setdefault("corruptions", {})[name] = entry
-    found = corruption_errors(results, "base")
+
+    def errors(baseline: str) -> dict[str, Any]:
+        return corruption_errors(results, make_rows(results, "corruptions"), baseline)
+
+    found = errors("base")
     assert found["baseline"] == "base"
     assert {name: value["mean"] for name, value in found["values"].items()} == {"base": 100.0, "own": 50.0}
-    assert corruption_errors(results, "nobody") == {}
+    assert errors("nobody") == {}
     results.suites["corruptions"]["own"]["settings"] = {"images": "ready files"}
-    assert list(corruption_errors(results, "base")["values"]) == ["base"], "errors on other images are no ratio"
+    assert list(errors("base")["values"]) == ["base"], "no ratio of errors on different images"
 
 
-def test_other_images_of_the_same_name_are_noticed(tmp_path: Path) -> None:
+def test_other_images_of_the_same_name_are_detected(tmp_path: Path) -> None:
     write_parquet(tmp_path / "data0", {"test": 40})
     write_parquet(tmp_path / "data1", {"train": 1, "test": 40})  # the second split has other images
     call = ["--model", trained(), "--suite", "clean", "--output", tmp_path / "report", "--data-dir"]
     assert evaluate_here(*call, tmp_path / "data0").code == 0
     again = evaluate_here(*call, tmp_path / "data0")
-    assert "there already" in again.out
+    assert ": cached" in again.out
     other = evaluate_here(*call, tmp_path / "data1")
     assert other.code == 2
-    assert "holds results with fingerprint" in other.err
+    assert "has results with fingerprint" in other.err
 
 
 @pytest.mark.parametrize("changes", [{"mean": [0.1, 0.1, 0.1]}, {"model_kwargs": {"stem_stride": 1}}])
-def test_a_model_that_sees_its_images_otherwise_is_measured_again(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_a_model_with_other_preprocessing_is_measured_again(tmp_path: Path, changes: dict[str, Any]) -> None:
     run = Path(shutil.copytree(trained(), tmp_path / "run"))
     call = ["--model", run, "--suite", "clean", "--limit", 40, "--output", tmp_path / "report"]
     assert evaluate_here(*call).code == 0
@@ -213,20 +217,20 @@ def test_a_model_that_sees_its_images_otherwise_is_measured_again(tmp_path: Path
     (run / "recipe.yaml").write_text(Recipe.from_dict(recipe | changes | kwargs).to_yaml())
     again = evaluate_here(*call)
     assert again.code == 0, again.err
-    assert "there already" not in again.out
+    assert ": cached" not in again.out
 
 
-def test_one_model_by_two_names_is_refused(tmp_path: Path) -> None:
+def test_the_same_model_twice_is_refused(tmp_path: Path) -> None:
     ended = evaluate_here("--model", trained(), f"{trained()}/", "--output", tmp_path / "report")
     assert ended.code == 2
     assert "is given twice" in ended.err
 
 
-def test_every_source_of_a_model_gives_the_same(tmp_path: Path) -> None:
-    bench = make_bench(trained(), limit=60)
-    model = bench.subject.classifier.model
-    recipe = bench.subject.recipe
-    config = {"architecture": "preactresnet8", "num_classes": 10, "mean": recipe.mean, "std": recipe.std}
+def test_all_sources_of_a_model_give_the_same_results(tmp_path: Path) -> None:
+    context = make_context(trained(), limit=60)
+    model = context.model.network
+    spec = context.model.images
+    config = {"architecture": "preactresnet8", "num_classes": 10, "mean": spec.mean, "std": spec.std}
     config |= {"input_size": [3, 32, 32], "crop_pct": 1.0, "interpolation": "bilinear"}
     model.pretrained_cfg = config  # type: ignore[assignment]
     save_for_hf(model, tmp_path / "net", model_args={"stem_stride": 2}, safe_serialization=True)
@@ -239,7 +243,7 @@ def test_every_source_of_a_model_gives_the_same(tmp_path: Path) -> None:
     assert str(tmp_path) not in json.dumps(results_of(tmp_path / "report"))
 
 
-def test_ready_corruptions_from_both_layouts(tmp_path: Path) -> None:
+def test_corrupted_files_in_both_layouts(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(20) % 10
     np.save(tmp_path / "labels.npy", labels)
@@ -265,11 +269,11 @@ def test_ready_corruptions_from_both_layouts(tmp_path: Path) -> None:
     assert "ready files" in one["settings"]["images"]
     (tmp_path / "folders" / "fog").rename(tmp_path / "folders" / "smog")
     line = refused(*call, "--corrupted", tmp_path / "folders", "--output", tmp_path / "c")
-    assert "neither fog/SEVERITY/CLASS/ nor fog.npy" in line
+    assert "contains neither fog/SEVERITY/CLASS/ nor fog.npy" in line
 
 
-@pytest.mark.parametrize("batch_size", ["20", "61"])  # of a single batch the second process has nothing
-def test_two_processes_find_what_one_finds(tmp_path: Path, batch_size: str) -> None:
+@pytest.mark.parametrize("batch_size", ["20", "61"])  # with a single batch the second process has none
+def test_two_processes_measure_the_same_as_one(tmp_path: Path, batch_size: str) -> None:
     suites = "clean,affine,fgsm,activations,geometry,attacks"
     flags = ["--model", str(trained()), "--suite", suites, "--limit", "61", "--batch-size", batch_size]
     alone = evaluate_here(*flags, "--output", tmp_path / "one")
@@ -282,7 +286,7 @@ def test_two_processes_find_what_one_finds(tmp_path: Path, batch_size: str) -> N
     assert list(one) == list(two)
     for suite in one:
         assert two[suite]["none_0"]["count"] == one[suite]["none_0"]["count"] == 61
-        # Batches are the same, so counts and distances are to the last bit; sums of many parts but for rounding.
+        # Batches are the same, so counts and distances are bit-identical; sums over batches differ by rounding.
         expected = one[suite]["none_0"]["values"]
         close = pytest.approx(expected, rel=1e-12) if suite in ("clean", "activations") else expected
         assert two[suite]["none_0"]["values"] == close, suite

@@ -1,4 +1,4 @@
-"""Every wrong call of the evaluation ends in one clear line, and nothing is written."""
+"""Wrong calls of the evaluation end with one clear line, and nothing is written."""
 
 import subprocess
 import sys
@@ -20,23 +20,27 @@ from .evaluating import evaluate_here, refused, trained
 def test_wrong_calls_are_one_line_each(tmp_path: Path) -> None:
     run = trained()
     report = ["--output", tmp_path / "report"]
-    assert "--model is missing" in refused(*report)
+    assert "--model is required" in refused(*report)
     assert "--limit must be at least 1, got 0" in refused("--model", run, "--limit", 0, *report)
     assert "did you mean affine" in refused("--model", run, "--suite", "clean,afine", *report)
-    assert "no such folder; a model of the Hub is hf-hub:USER/NAME" in refused("--model", tmp_path / "nothing", *report)
-    assert "neither a run (recipe.yaml) nor a model for timm" in refused("--model", tmp_path, *report)
+    assert "no such folder; a model on the Hub is hf-hub:USER/NAME" in refused("--model", tmp_path / "nothing", *report)
+    assert "neither a run (recipe.yaml) nor a timm model" in refused("--model", tmp_path, *report)
     line = refused("--model", "preactresnet8", "--data", "fashion_mini", *report)
-    assert "weights cannot be loaded" in line, "random weights are not worth a report"
+    assert "cannot load its pretrained weights" in line, "random weights are not evaluated"
     assert "did you mean resnet" in refused("--model", "resnet55", "--data", "fashion_mini", *report)
-    assert "--data: unknown data 'cifar11'; did you mean" in refused("--model", run, "--data", "cifar11", *report)
+    line = refused("--model", run, "--data", "cifar11", *report)
+    assert "--data: unknown data 'cifar11', choose from cifar10, " in line
+    assert "did you mean cifar10" in line
     line = refused("--model", run, "--data", "cifar100", *report)
-    assert "has 10 classes, the data hfds/uoft-cs/cifar100 has 100" in line
+    assert "has 10 classes, but hfds/uoft-cs/cifar100 has 100" in line
     baseline = ["--baseline", "x", "--limit", 20, *report]
-    assert "none of the models: none_0" in refused("--model", run, "--suite", "corruptions", *baseline)
-    assert "--baseline is for suite corruptions, --suite is clean" in refused("--model", run, *baseline)
-    assert "--corrupted is for suite corruptions" in refused("--model", run, "--corrupted", tmp_path, *report)
+    assert "--baseline must be one of the models none_0, got x" in refused(
+        "--model", run, "--suite", "corruptions", *baseline
+    )
+    assert "--baseline belongs to suite corruptions, but --suite is clean" in refused("--model", run, *baseline)
+    assert "--corrupted belongs to suite corruptions" in refused("--model", run, "--corrupted", tmp_path, *report)
     assert "--seed must be below 2**63" in refused("--model", run, "--seed", 2**63, *report)
-    assert "recipe.yaml is a file" in refused("--model", run, "--limit", 20, "--output", run / "recipe.yaml")
+    assert "--output must be a folder" in refused("--model", run, "--limit", 20, "--output", run / "recipe.yaml")
     assert "given twice" in refused("--model", run, run, *report)
     assert "did you mean --suite" in refused("--model", run, "--suit=clean", *report)
     assert "invalid choice: 'bits'" in refused("--model", run, "--eps-space", "bits", *report)
@@ -54,29 +58,30 @@ def test_missing_or_foreign_weights(tmp_path: Path) -> None:
     assert "does not fit the network" in refused("--model", tmp_path / "run", *report)
     save_for_hf(timm.create_model("test_resnet"), tmp_path / "pickled", safe_serialization=False)
     source = f"local-dir:{tmp_path / 'pickled'}"
-    assert "pickles never are" in refused("--model", source, "--data", "fashion_mini", *report)
+    assert "never pickles" in refused("--model", source, "--data", "fashion_mini", *report)
 
 
 @pytest.mark.parametrize("suite", [name for name in suites.SUITES if name != "corruptions"])
-def test_logits_that_are_no_numbers(suite: str, tmp_path: Path) -> None:
-    """Corruptions count errors as the deformations do."""
+def test_logits_that_are_not_finite(suite: str, tmp_path: Path) -> None:
+    """Corruptions are left out: they count errors with the same function as the affine suite."""
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "recipe.yaml").write_bytes((trained() / "recipe.yaml").read_bytes())
     weights = load_file(trained() / "model.safetensors")
     weights[next(name for name in weights if name.endswith("weight"))].fill_(float("nan"))
     save_file(weights, tmp_path / "broken" / "model.safetensors")
     call = ["--model", tmp_path / "broken", "--suite", suite, "--limit", 20, "--output", tmp_path / "report"]
-    assert "broken gives logits that are not finite" in refused(*call)
+    assert "broken returns logits that are not finite" in refused(*call)
     assert not (tmp_path / "report").exists()
 
 
-def test_data_that_says_nothing(tmp_path: Path) -> None:
+def test_data_that_cannot_be_evaluated(tmp_path: Path) -> None:
     report = ["--output", tmp_path / "report"]
     one_class = write_parquet(tmp_path / "one", {"train": 4, "test": 4}, classes=10)
     line = refused("--model", trained(), "--data-dir", one_class, "--limit", 1, *report)
     assert "are all of class" in line
     folder = write_image_folder(tmp_path / "three", {"train": 3, "val": 3}, classes=3)
-    assert "the data has 3 classes, num_classes is 10" in refused("--model", trained(), "--data-dir", folder, *report)
+    line = refused("--model", trained(), "--data-dir", folder, *report)
+    assert "the data has 3 classes, but num_classes is 10" in line
     empty = write_parquet(tmp_path / "empty", {"train": 4, "test": 0})
     assert "split 'test' is empty" in refused("--model", trained(), "--data-dir", empty, *report)
 
@@ -87,12 +92,12 @@ def test_small_images_are_refused_before_anything_is_measured(tmp_path: Path) ->
     (tmp_path / "small" / "recipe.yaml").write_text(text)
     (tmp_path / "small" / "model.safetensors").write_bytes((trained() / "model.safetensors").read_bytes())
     call = ["--model", tmp_path / "small", "--limit", 20, "--output", tmp_path / "report"]
-    assert "28 x 28 pixels are too small, 32 are needed" in refused(*call, "--suite", "clean,corruptions")
+    assert "needs images of at least 32 x 32 pixels, got 28 x 28" in refused(*call, "--suite", "clean,corruptions")
     assert not (tmp_path / "report").exists()
     assert evaluate_here(*call, "--suite", "clean").code == 0
 
 
-def test_runs_on_different_data_need_a_name(tmp_path: Path) -> None:
+def test_runs_on_different_data_need_the_data_flag(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     text = (trained() / "recipe.yaml").read_text().replace("val_split: test", "val_split: train")
     (tmp_path / "other" / "recipe.yaml").write_text(text)
@@ -102,15 +107,15 @@ def test_runs_on_different_data_need_a_name(tmp_path: Path) -> None:
     assert evaluate_here(*runs, "--data", "fashion_mini").code == 0
 
 
-def test_results_of_other_data_are_not_mixed_in(tmp_path: Path) -> None:
+def test_results_of_other_data_are_kept_apart(tmp_path: Path) -> None:
     call = ["--model", trained(), "--output", tmp_path]
     assert evaluate_here(*call, "--limit", 20).code == 0
     line = refused(*call, "--limit", 30)
-    assert "samples 20 and not 30" in line
+    assert "samples 20 instead of 30" in line
     assert "--force" in line
     assert evaluate_here(*call, "--limit", 30, "--force").code == 0
     (tmp_path / "results.json").write_text("{")
-    assert "is not a file of this command" in refused(*call, "--limit", 30)
+    assert "is damaged or was not written by this command" in refused(*call, "--limit", 30)
 
 
 @pytest.mark.parametrize(("suite", "package"), [("attacks", "foolbox"), ("corruptions", "imagecorruptions")])

@@ -1,4 +1,4 @@
-"""Attacks and corruptions: seeded, added up right, and what they find is what they say."""
+"""Attacks and corruptions: seeded, summed correctly, and checked against direct computations."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -11,40 +11,39 @@ import timm
 import torch
 
 from timm_patchup.errors import DataError, UserError
-from timm_patchup.evaluation import attacks, clean, corruptions, geometry
-from timm_patchup.evaluation.bench import Bench, Options
-from timm_patchup.evaluation.images import unit_recipe
+from timm_patchup.evaluation.context import EvalContext
+from timm_patchup.evaluation.suites import attacks, clean, corruptions, geometry
 
-from .evaluating import make_bench, trained
+from .evaluating import make_context, trained, with_options
 
 
 @pytest.fixture(scope="module")
-def bench() -> Bench:
-    return make_bench(trained())
+def context() -> EvalContext:
+    return make_context(trained())
 
 
-def everything(bench: Bench) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-    return bench.images.spread(len(bench.images))  # type: ignore[return-value]
+def everything(context: EvalContext) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    return context.images.spread(len(context.images))  # type: ignore[return-value]
 
 
-def test_pgd_accuracy_does_not_rise_with_eps(bench: Bench) -> None:
-    target = foolbox.PyTorchModel(bench.subject.classifier, bounds=(0, 1), device="cpu")
-    small = make_bench(trained(), limit=150)
+def test_pgd_accuracy_does_not_rise_with_eps(context: EvalContext) -> None:
+    target = foolbox.PyTorchModel(context.model.classifier, bounds=(0, 1), device="cpu")
+    small = make_context(trained(), limit=150)
     images, labels, _ = everything(small)
     accuracy = []
     for radius in (0.0, 1 / 255, 4 / 255, 8 / 255, 32 / 255):
         if radius:
             turned = attacks.pgd_succeeds(target, images, labels, steps=7, seed=(0,), radius=radius)
         else:
-            turned = bench.subject.classifier(images).argmax(1) != labels
+            turned = context.model.classifier(images).argmax(1) != labels
         accuracy.append(100 - 100 * float(turned.double().mean()))
     assert accuracy[0] == pytest.approx(100 - clean.measure(small).values["error"])  # type: ignore[operator]
     assert all(later <= earlier + 1.0 for earlier, later in pairwise(accuracy)), accuracy
     assert accuracy[-1] < accuracy[0] - 10, accuracy
 
 
-def test_attacks(bench: Bench) -> None:
-    small = make_bench(trained(), limit=40, batch_size=20)
+def test_attacks(context: EvalContext) -> None:
+    small = make_context(trained(), limit=40, batch_size=20)
     measured = attacks.measure(small)
     accuracy = 100 - clean.measure(small).values["error"]  # type: ignore[operator]
     assert measured.count == 40
@@ -55,20 +54,20 @@ def test_attacks(bench: Bench) -> None:
     assert measured.values["deepfool median distance"] > 0  # type: ignore[operator]
 
 
-def test_an_attack_that_found_nothing_is_no_success(bench: Bench) -> None:
-    images, labels, _ = bench.images.spread(12)
-    right = bench.subject.classifier(images).argmax(1) == labels
-    black = bench.subject.classifier(torch.zeros_like(images)).argmax(1)
-    assert bool((right & (black != labels)).any()), "black is another class for some"
-    distances = attacks._distances(images, torch.zeros_like(images), labels, right, bench)
+def test_an_attack_that_finds_nothing_does_not_count(context: EvalContext) -> None:
+    images, labels, _ = context.images.spread(12)
+    right = context.model.classifier(images).argmax(1) == labels
+    black = context.model.classifier(torch.zeros_like(images)).argmax(1)
+    assert bool((right & (black != labels)).any()), "black is classified differently for some"
+    distances = attacks._distances(images, torch.zeros_like(images), labels, right, context)
     assert torch.equal(distances == 0, ~right)
     assert torch.isinf(distances[right]).all()
-    assert torch.isinf(attacks._distances(images, images, labels, right, bench)[right]).all()
+    assert torch.isinf(attacks._distances(images, images, labels, right, context)[right]).all()
 
 
-def test_random_starts_are_seeded(bench: Bench) -> None:
-    target = foolbox.PyTorchModel(bench.subject.classifier, bounds=(0, 1), device="cpu")
-    images, labels, _ = bench.images.spread(4)
+def test_random_starts_are_seeded(context: EvalContext) -> None:
+    target = foolbox.PyTorchModel(context.model.classifier, bounds=(0, 1), device="cpu")
+    images, labels, _ = context.images.spread(4)
     attack = foolbox.attacks.LinfPGD(steps=1, abs_stepsize=0.001, random_start=True)
     before = torch.random.get_rng_state()
     one, again, other = (attacks._seeded(attack, target, images, labels, 0.1, (0, seed)) for seed in (1, 1, 2))
@@ -85,9 +84,9 @@ def test_median_of_distances() -> None:
     assert attacks._median(torch.tensor([])) is None
 
 
-def test_corruptions_follow_from_seed_and_sample_alone(bench: Bench) -> None:
+def test_corruptions_depend_on_seed_and_sample_only(context: EvalContext) -> None:
     assert list(corruptions.CORRUPTIONS) == imagecorruptions.get_corruption_names("common")
-    images, _, rows = bench.images.spread(6)
+    images, _, rows = context.images.spread(6)
     state = np.random.get_state()[1].copy()  # type: ignore[union-attr]
     for name in corruptions.CORRUPTIONS:
         make = {"name": name, "severity": 3, "seed": 0}
@@ -100,8 +99,8 @@ def test_corruptions_follow_from_seed_and_sample_alone(bench: Bench) -> None:
     assert not torch.equal(one, other)
 
 
-def test_corruption_errors_add_up(bench: Bench) -> None:
-    small = make_bench(trained(), limit=20)
+def test_corruption_errors_add_up(context: EvalContext) -> None:
+    small = make_context(trained(), limit=20)
     measured = corruptions.measure(small)
     assert len(measured.curves) == 15
     for name, errors in measured.curves.items():
@@ -109,7 +108,7 @@ def test_corruption_errors_add_up(bench: Bench) -> None:
         assert measured.values[name] == pytest.approx(sum(errors))
     images, labels, rows = everything(small)
     pixels = corruptions.corrupt(images, rows, name="contrast", severity=5, seed=0)
-    wrong = small.subject.classifier(pixels.float() / 255).argmax(1) != labels
+    wrong = small.model.classifier(pixels.float() / 255).argmax(1) != labels
     assert measured.curves["contrast"][4] == pytest.approx(100 * float(wrong.double().mean()))
     assert measured.values["mean error"] == pytest.approx(np.mean(list(measured.curves.values())))
 
@@ -122,23 +121,22 @@ def test_mce_by_hand() -> None:
     assert corruptions.mean_corruption_error(own, baseline | {"fog": 0.0}) is None
 
 
-def test_small_images_are_not_corrupted(bench: Bench) -> None:
-    recipe = unit_recipe(bench.images.recipe)
-    images = make_bench(trained(), limit=20).images
-    images.recipe = type(recipe).from_dict(recipe.to_dict() | {"input_size": [3, 28, 28]})
-    with pytest.raises(UserError, match=r"28 x 28 pixels are too small, 32"):
-        corruptions.check(replace(bench, images=images))
-    with pytest.raises(DataError, match="ready is not a folder"):  # files that are ready may have any size
-        corruptions.check(replace(bench, images=images, options=Options(corrupted="ready")))
+def test_small_images_are_not_corrupted(context: EvalContext) -> None:
+    images = make_context(trained(), limit=20).images
+    images.spec = replace(images.spec, input_size=(3, 28, 28))
+    with pytest.raises(UserError, match=r"at least 32 x 32 pixels, got 28 x 28"):
+        corruptions.check(replace(context, images=images))
+    with pytest.raises(DataError, match="ready is not a folder"):  # files may have any size
+        corruptions.check(replace(with_options(context, corrupted="ready"), images=images))
 
 
-def test_geometry_needs_a_map(bench: Bench) -> None:
+def test_geometry_needs_a_map(context: EvalContext) -> None:
     for name, complaint in (("test_vit", "tokens"), ("test_mambaout", "")):
         model = timm.create_model(name, num_classes=10, **({"img_size": 32} if "vit" in name else {})).eval()
-        other = replace(bench.subject, classifier=type(bench.subject.classifier)(model, [0.5] * 3, [0.5] * 3))
+        other = replace(context.model, classifier=type(context.model.classifier)(model, [0.5] * 3, [0.5] * 3))
         if complaint:
             with pytest.raises(UserError, match=rf"suite geometry.*{complaint}[^.]*; leave the suite out$"):
-                geometry.check(replace(bench, subject=other))
+                geometry.check(replace(context, model=other))
         else:
-            geometry.check(replace(bench, subject=other))
-            assert np.abs(geometry.measure(replace(bench, subject=other)).curves["manifold_mixup"]).max() < 1e-12
+            geometry.check(replace(context, model=other))
+            assert np.abs(geometry.measure(replace(context, model=other)).curves["manifold_mixup"]).max() < 1e-12

@@ -1,7 +1,9 @@
-"""Suites on the model itself against slow computations by hand: clean, affine, fgsm, activations, geometry."""
+"""The suites clean, affine, fgsm, activations and geometry against slow direct computations."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import acos, pi
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,38 +13,38 @@ import torch.nn.functional as F
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as vision
 
-from timm_patchup.evaluation import activations, affine, clean, fgsm, geometry
-from timm_patchup.evaluation.bench import Bench, Options
-from timm_patchup.evaluation.corrupted_files import ArraySource
+from timm_patchup.errors import UserError
+from timm_patchup.evaluation.context import EvalContext
 from timm_patchup.evaluation.images import TestImages
-from timm_patchup.evaluation.suites import SUITES
+from timm_patchup.evaluation.suites import SUITES, activations, affine, clean, fgsm, geometry
+from timm_patchup.evaluation.suites.corrupted_files import ArraySource
 from timm_patchup.runs.folder import RunFolder
 
-from .evaluating import LIMIT, make_bench, trained
+from .evaluating import LIMIT, make_context, trained, with_options
 
 
 @pytest.fixture(scope="module")
-def bench() -> Bench:
-    return make_bench(trained())
+def context() -> EvalContext:
+    return make_context(trained())
 
 
-def everything(bench: Bench) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-    return bench.images.spread(len(bench.images))  # type: ignore[return-value]
+def everything(context: EvalContext) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    return context.images.spread(len(context.images))  # type: ignore[return-value]
 
 
-def test_clean_is_what_training_measured(bench: Bench) -> None:
-    measured, stored = clean.measure(bench), RunFolder(trained()).results()["test"]
+def test_clean_is_what_training_measured(context: EvalContext) -> None:
+    measured, stored = clean.measure(context), RunFolder(trained()).results()["test"]
     assert measured.count == stored["count"] == LIMIT
     assert measured.values["error"] == pytest.approx(stored["error"], abs=1e-9)
     assert measured.values["top5_error"] == pytest.approx(100 - stored["top5"], abs=1e-9)
     assert measured.values["nll"] == pytest.approx(stored["loss"], rel=1e-5)
-    assert 20 < 100 - stored["error"] < 95, "the model must be neither blind nor perfect for these tests to tell"
+    assert 20 < 100 - stored["error"] < 95, "a model at chance or without errors would not test anything"
 
 
-def test_calibration_error_by_a_slow_loop(bench: Bench) -> None:
-    images, labels, _ = everything(bench)
+def test_calibration_error_by_a_slow_loop(context: EvalContext) -> None:
+    images, labels, _ = everything(context)
     with torch.no_grad():
-        probabilities = bench.subject.classifier(images).double().softmax(1)
+        probabilities = context.model.classifier(images).double().softmax(1)
     total = 0.0
     for low in range(clean.BINS):
         inside = []
@@ -51,7 +53,7 @@ def test_calibration_error_by_a_slow_loop(bench: Bench) -> None:
                 inside.append((float(p.index(max(p)) == label), max(p)))
         if inside:
             total += abs(sum(right for right, _ in inside) - sum(confidence for _, confidence in inside))
-    assert clean.measure(bench).values["ece"] == pytest.approx(100 * total / len(labels), abs=1e-6)
+    assert clean.measure(context).values["ece"] == pytest.approx(100 * total / len(labels), abs=1e-6)
 
 
 def test_calibration_error_of_a_case_by_hand() -> None:
@@ -63,27 +65,27 @@ def test_calibration_error_of_a_case_by_hand() -> None:
     assert bins[0, 13] == 2
 
 
-def test_batch_size_changes_nothing(bench: Bench) -> None:
-    odd = make_bench(trained(), batch_size=37)
-    assert affine.measure(odd).values == affine.measure(bench).values
-    assert odd.images.recipe.validation_batch_size == 37
+def test_batch_size_changes_nothing(context: EvalContext) -> None:
+    odd = make_context(trained(), batch_size=37)
+    assert affine.measure(odd).values == affine.measure(context).values
+    assert odd.images.batch_size == 37
 
 
-def test_a_sample_is_deformed_alike_under_any_limit(bench: Bench) -> None:
-    few, _, few_rows = everything(make_bench(trained(), limit=60))
-    many, _, many_rows = everything(bench)
+def test_a_deformation_does_not_depend_on_the_limit(context: EvalContext) -> None:
+    few, _, few_rows = everything(make_context(trained(), limit=60))
+    many, _, many_rows = everything(context)
     shared = [row for row in few_rows if row in many_rows]
     assert len(shared) > 30
     for row in shared[:5]:
         one, other = (images[rows.index(row)][None] for images, rows in ((few, few_rows), (many, many_rows)))
-        assert torch.equal(one, other), "the row tells which sample it is"
+        assert torch.equal(one, other), "the row identifies the sample"
     deformation = affine.DEFORMATIONS[0]
     one, other = (affine.deform(deformation, x, r, seed=0) for x, r in ((few, few_rows), (many, many_rows)))
     place = few_rows.index(shared[3])
     assert torch.allclose(one[place], other[many_rows.index(shared[3])], atol=1e-6)
 
 
-def test_deformation_by_nothing_is_nothing() -> None:
+def test_zero_deformation_is_the_identity() -> None:
     images = torch.rand(3, 3, 20, 32)
     for deformation in (affine.Deformation("rotate", 20.0), affine.Deformation("shear", 28.6)):
         matrix = affine.matrices(deformation, torch.zeros(3, dtype=torch.float64))
@@ -92,7 +94,7 @@ def test_deformation_by_nothing_is_nothing() -> None:
     assert torch.allclose(affine.resample(images, matrix), images, atol=1e-5)
 
 
-def test_right_angles_turn_pixels() -> None:
+def test_right_angles_rotate_pixels_exactly() -> None:
     images = torch.rand(2, 3, 32, 32)
     for degrees in (90.0, 180.0, -90.0):
         matrix = affine.matrices(affine.DEFORMATIONS[0], torch.full((2,), degrees, dtype=torch.float64))
@@ -103,7 +105,7 @@ def test_right_angles_turn_pixels() -> None:
 @pytest.mark.parametrize("degrees", [-35.0, 17.0])
 def test_angles_against_torchvision(degrees: float) -> None:
     images = torch.rand(1, 3, 24, 40)
-    # Away from the border, where the two fill differently.
+    # Without the border, where the two fill differently.
     inner = (..., slice(9, -9), slice(17, -17))
     exact = torch.tensor([degrees], dtype=torch.float64)
     rotated = affine.resample(images, affine.matrices(affine.DEFORMATIONS[0], exact))
@@ -115,7 +117,7 @@ def test_angles_against_torchvision(degrees: float) -> None:
     assert torch.allclose(sheared[inner], expected[inner], atol=1e-3)
 
 
-def test_a_scale_below_one_is_a_closer_look() -> None:
+def test_a_scale_below_one_zooms_in() -> None:
     image = torch.zeros(1, 1, 32, 32)
     image[..., 12:20, 12:20] = 1.0
     area = {s: float(affine.deform(affine.Deformation("scale", s), image, [0], seed=0).sum()) for s in (0.5, 1.0, 2.0)}
@@ -123,7 +125,7 @@ def test_a_scale_below_one_is_a_closer_look() -> None:
     assert area[2.0] == pytest.approx(area[1.0] / 4, rel=0.1)
 
 
-def test_angles_follow_from_seed_and_sample_alone() -> None:
+def test_angles_depend_on_seed_and_sample_only() -> None:
     deformation = affine.DEFORMATIONS[1]
     rows = list(range(2000))
     degrees = affine.angles(deformation, rows, seed=0)
@@ -131,15 +133,15 @@ def test_angles_follow_from_seed_and_sample_alone() -> None:
     assert not torch.equal(degrees, affine.angles(deformation, rows, seed=1))
     assert not torch.allclose(degrees / 2, affine.angles(affine.DEFORMATIONS[0], rows, seed=0))
     assert degrees.abs().max() <= 40
-    # Uniform: quarters hold 500 each, six standard deviations of a binomial are 116.
+    # Uniform: 500 per quarter; 116 is six standard deviations of the binomial.
     quarters = np.histogram(degrees.numpy(), bins=4, range=(-40, 40))[0]
     assert abs(quarters - 500).max() < 116
 
 
-def test_fgsm_by_hand(bench: Bench) -> None:
-    images, labels, _ = bench.images.spread(40)
-    model, recipe = bench.subject.classifier.model, bench.subject.recipe
-    mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (recipe.mean, recipe.std))
+def test_fgsm_by_hand(context: EvalContext) -> None:
+    images, labels, _ = context.images.spread(40)
+    model, spec = context.model.network, context.model.images
+    mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (spec.mean, spec.std))
     for space in ("pixels", "normalised"):
         right = 0
         for image, label in zip(images, labels):
@@ -150,34 +152,34 @@ def test_fgsm_by_hand(bench: Bench) -> None:
             low, high = (0 - mean) / std, (1 - mean) / std
             attacked = torch.minimum(torch.maximum(x.detach() + eps * x.grad.sign(), low), high)
             right += int(model(attacked).argmax() == label)
-        small = replace(make_bench(trained(), limit=LIMIT), options=Options(eps_space=space))  # type: ignore[arg-type]
-        direction = fgsm.gradient_sign(small.subject.classifier, images, labels)
-        scale = small.subject.classifier.std if space == "normalised" else 1.0
-        got = small.subject.classifier(fgsm.step(images, direction * scale, 0.05)).argmax(1) == labels
+        small = make_context(trained(), limit=LIMIT, eps_space=space)
+        direction = fgsm.gradient_sign(small.model.classifier, images, labels)
+        scale = small.model.classifier.std if space == "normalised" else 1.0
+        got = small.model.classifier(fgsm.step(images, direction * scale, 0.05)).argmax(1) == labels
         assert int(got.sum()) == right, space
 
 
-def test_fgsm_at_zero_is_clean_and_the_space_of_eps_matters(bench: Bench) -> None:
-    pixels = fgsm.measure(bench)
-    normalised = fgsm.measure(replace(bench, options=Options(eps_space="normalised")))
-    accuracy = 100 - clean.measure(bench).values["error"]  # type: ignore[operator]
+def test_fgsm_at_zero_is_clean_and_the_space_of_eps_matters(context: EvalContext) -> None:
+    pixels = fgsm.measure(context)
+    normalised = fgsm.measure(with_options(context, eps_space="normalised"))
+    accuracy = 100 - clean.measure(context).values["error"]  # type: ignore[operator]
     assert pixels.values["0"] == normalised.values["0"] == pytest.approx(accuracy, abs=1e-9)
-    # A standard deviation is .353 of the range, so the same eps is a weaker attack there.
+    # The standard deviation is .353 of the range, so the same eps is a weaker attack.
     assert pixels.values["0.05"] < normalised.values["0.05"] < accuracy  # type: ignore[operator]
     assert list(pixels.values) == ["0", "0.05", "0.1", "0.12", "0.15", "0.18", "0.2"]
 
 
-def test_activations_by_hooks_by_hand(bench: Bench) -> None:
-    images, _, _ = everything(bench)
-    model = bench.subject.classifier.model
+def test_activations_by_hooks_by_hand(context: EvalContext) -> None:
+    images, _, _ = everything(context)
+    model = context.model.network
     seen: list[torch.Tensor] = []
     handle = model.stages[1].register_forward_hook(lambda m, a, output: seen.append(output.clone()))  # type: ignore
     with torch.no_grad():
-        bench.subject.classifier(images)
+        context.model.classifier(images)
     handle.remove()
     by_image = [sorted((float(c.abs().mean()) for c in sample), reverse=True) for sample in seen[0]]
     expected = np.mean(by_image, axis=0)
-    measured = activations.measure(bench)
+    measured = activations.measure(context)
     assert list(measured.curves) == ["stem", "stage1", "stage2", "stage3"]
     assert np.allclose(measured.curves["stage2"], expected, rtol=1e-4)
     assert measured.values["stage2"] == pytest.approx(expected.mean(), rel=1e-4)
@@ -192,29 +194,29 @@ def test_activations_of_tokens_and_of_channels_last() -> None:
     assert torch.allclose(activations.magnitudes(features.permute(0, 3, 1, 2), None), nhwc)
 
 
-def test_activations_of_a_vision_transformer(bench: Bench) -> None:
+def test_activations_of_a_vision_transformer(context: EvalContext) -> None:
     model = timm.create_model("test_vit", num_classes=10, img_size=32).eval()
-    classifier = type(bench.subject.classifier)(model, [0.5] * 3, [0.5] * 3)
-    measured = activations.measure(replace(bench, subject=replace(bench.subject, classifier=classifier)))
+    classifier = type(context.model.classifier)(model, [0.5] * 3, [0.5] * 3)
+    measured = activations.measure(replace(context, model=replace(context.model, classifier=classifier)))
     assert len(measured.curves) >= 2
     assert all(len(curve) == 64 for curve in measured.curves.values())
 
 
-def test_manifold_mixup_stays_in_the_plane(bench: Bench) -> None:
-    measured = geometry.measure(bench)
+def test_manifold_mixup_stays_in_the_plane(context: EvalContext) -> None:
+    measured = geometry.measure(context)
     assert measured.count == 100
     assert np.abs(measured.curves["manifold_mixup"]).max() < 1e-12
     for name in ("soft_patchup", "hard_patchup"):
         assert np.min(measured.curves[name]) > -1e-12, "the triangle inequality"
         assert np.mean(measured.curves[name]) > 0.001
-    # The half-way mixture is nearer to the plane than the swap.
+    # Interpolated blocks are closer to the plane than swapped ones.
     assert measured.values["soft_patchup mean"] < measured.values["hard_patchup mean"]  # type: ignore[operator]
 
 
 def test_rho_by_hand() -> None:
     first, second = torch.tensor([[1.0, 0, 0]]), torch.tensor([[0, 1.0, 0]])
     assert float(geometry.angle_rho(first, second, torch.tensor([[1.0, 1, 0]]))) == pytest.approx(0, abs=1e-12)
-    # Straight out of the plane: both angles are right ones.
+    # Perpendicular to the plane: both angles are right angles.
     assert float(geometry.angle_rho(first, second, torch.tensor([[0, 0, 1.0]]))) == pytest.approx(pi / 2)
     u, v = torch.rand(4, 50, dtype=torch.float64), torch.rand(4, 50, dtype=torch.float64)
     expected = [acos(float(a @ b / (a.norm() * b.norm()))) for a, b in zip(u, v)]
@@ -229,14 +231,59 @@ def test_no_sample_is_its_own_partner() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SUITES if SUITES[name].values])
-def test_values_have_the_names_that_studies_ask_for(name: str) -> None:
-    measured = SUITES[name].measure(make_bench(trained(), limit=10))
+def test_values_have_their_declared_names(name: str) -> None:
+    measured = SUITES[name].measure(make_context(trained(), limit=10))
     assert tuple(measured.values) == SUITES[name].values
 
 
-def test_a_few_samples_are_of_all_classes(bench: Bench) -> None:
-    """Image folders hold one class after the other, so the first hundred of ImageNet would be two classes."""
+def test_a_few_samples_cover_all_classes(context: EvalContext) -> None:
+    """Image folders are sorted by class, so the first hundred images of ImageNet have two classes."""
     source = ArraySource(np.zeros((40, 32, 32, 3), np.uint8), np.repeat(np.arange(10), 4))
-    images, labels, rows = TestImages(source, np.arange(40), bench.images.recipe).spread(10)
+    images, labels, rows = TestImages(source, np.arange(40), context.images.data, context.images.spec).spread(10)
     assert labels.tolist() == list(range(10))
     assert (len(images), len(rows)) == (10, 10)
+
+
+class Staged(torch.nn.Module):
+    """A classifier with one stage, called ``calls`` times, whose output ``change`` replaces."""
+
+    feature_info = ({"module": "stages.0", "num_chs": 3},)
+    num_classes = 10
+
+    def __init__(self, change: Callable[[torch.Tensor], Any], calls: int = 1) -> None:
+        super().__init__()
+        self.stages, self.calls = torch.nn.ModuleList([Returned(change)]), calls
+        self.head = torch.nn.LazyLinear(10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(self.calls):
+            output = self.stages[0](x)
+        return self.head((output[0] if isinstance(output, tuple) else output).flatten(1))
+
+
+class Returned(torch.nn.Module):
+    def __init__(self, change: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.change = change
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.change(x)
+
+
+def check_activations(context: EvalContext, network: torch.nn.Module) -> None:
+    classifier = type(context.model.classifier)(network.eval(), [0.5] * 3, [0.5] * 3)
+    activations.check(replace(context, model=replace(context.model, classifier=classifier)))
+
+
+def test_activations_need_maps_or_tokens(context: EvalContext) -> None:
+    check_activations(context, Staged(lambda x: x + 1))
+    check_activations(context, Staged(lambda x: x.flatten(2).transpose(1, 2)))
+    for network, reason in (
+        (Staged(lambda x: (x, x)), "gives a tuple of 2: "),
+        (Staged(lambda x: x.mean((2, 3))), r"gives a tensor \(B, 3\)"),
+        (Staged(lambda x: x.flatten(2), calls=2), "is called 2 times in a forward pass"),
+    ):
+        with pytest.raises(UserError, match=rf"^suite activations: none_0: .*{reason}[^.]*; leave the suite out$"):
+            check_activations(context, network)
+    with pytest.raises(UserError, match=r"^suite activations: none_0 has no sites; leave the suite out$"):
+        check_activations(context, torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(10)))

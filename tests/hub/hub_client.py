@@ -1,4 +1,4 @@
-"""A process that runs the push command again and again: the Hub's client reads its settings once, when imported."""
+"""A process that runs many push commands: the Hub's client reads its settings only once, when imported."""
 
 import json
 import os
@@ -31,7 +31,7 @@ for line in sys.stdin:
 
 
 def environment(endpoint: str, home: Path) -> dict[str, str]:
-    """Return the environment of a process that knows only this Hub, with a cache of its own and no token."""
+    """Return the environment of a process with this Hub as endpoint, an own cache and no token."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
     own |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     return own | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}

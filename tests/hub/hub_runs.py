@@ -1,4 +1,4 @@
-"""Finished runs without the training, for the tests of the Hub."""
+"""Finished runs without training, for the tests of the Hub."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from timm_patchup.recipe import Recipe, load_recipe
 from timm_patchup.runs.folder import RunFolder
 from timm_patchup.training.build import build_model
 
-# What every export holds.
+# The files of every export.
 FILES = {
     "README.md",
     "config.json",
@@ -23,7 +23,7 @@ REPORT = {"corruptions.csv": "name,error\nfog,12.5\n", "affine/rotation.md": "| 
 
 
 def make_run(path: Path, *, results: dict[str, Any] | None = None, **keys: Any) -> RunFolder:
-    """Write the folder of a finished run of the default recipe with some keys changed, of untrained weights."""
+    """Write the folder of a finished run: the default recipe with some keys changed, and untrained weights."""
     recipe = load_recipe(overrides=keys)
     run = RunFolder(path)
     run.begin(recipe, run.name)
@@ -55,7 +55,7 @@ def add_report(run: RunFolder) -> None:
 
 def _weights(recipe: Recipe) -> dict[str, Any]:
     model = build_model(recipe)
-    for index, buffer in enumerate(model.buffers()):  # running statistics that are not those of a new net
+    for index, buffer in enumerate(model.buffers()):  # running statistics that differ from those of a new network
         if buffer.is_floating_point():
             buffer.uniform_(0.5, 1.5 + index / 100)
     return {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}

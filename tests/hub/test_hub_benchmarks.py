@@ -1,4 +1,4 @@
-"""Data and models straight from a Hub on loopback: only what is needed comes, and the numbers are those of the run."""
+"""Data and models from a local Hub: only the required files are downloaded, and results match those of the run."""
 
 import json
 import re
@@ -24,6 +24,7 @@ from timm_patchup.data.splits import take_stratified
 from timm_patchup.errors import HubError
 from timm_patchup.hub import evaluate, export, fetch
 from timm_patchup.recipe import load_recipe
+from timm_patchup.recipe.data_names import load_data_spec
 
 DATA = "datasets/uoft-cs/cifar10"
 TRAIN, TEST = "plain_text/train-00000-of-00001.parquet", "plain_text/test-00000-of-00001.parquet"
@@ -36,7 +37,7 @@ CIFAR = {
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Hub]:
-    """A Hub with the test images of a small CIFAR-10; those for training and an extra split are nobody's to read."""
+    """A Hub with the test images of a small CIFAR-10; files of other splits are unreadable."""
     folder = write_parquet(tmp_path / "cifar10", {"test": 40}, input_key="img")
     files = {TEST: (folder / "data" / Path(TEST).name).read_bytes(), TRAIN: b"not read", "README.md": b"# not read"}
     with Hub() as hub:
@@ -54,7 +55,7 @@ def publish(hub: Hub, repo: str, folder: Path) -> None:
 
 
 def python(code: str, hub: Hub, cache: Path, **variables: str) -> Any:
-    """Run code that prints JSON in a process that knows only this Hub, and return what it printed."""
+    """Run code that prints JSON in a process with access to this Hub only, and return the result."""
     head = "import json, sys, timm_patchup\nhub = timm_patchup.hub\n"
     done = subprocess.run(
         [sys.executable, "-c", head + code],
@@ -67,9 +68,10 @@ def python(code: str, hub: Hub, cache: Path, **variables: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_model_is_evaluated_straight_from_the_hub(hub: Hub, run: Path, tmp_path: Path) -> None:
+def test_a_model_is_evaluated_from_the_hub(hub: Hub, run: Path, tmp_path: Path) -> None:
     publish(hub, "USER/NAME", export(run, tmp_path / "export"))
-    (line,) = re.findall(r"^python -c '(.*evaluate.*)' ", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    page = (ROOT / "scripts" / "README.md").read_text()
+    (line,) = re.findall(r"^python -c '(.*evaluate.*)' ", page, flags=re.MULTILINE)
     assert "USER/NAME" in line
     found = python(line.replace("print(", "print(json.dumps(") + ")", hub, tmp_path / "cache")
     where = ["--data-dir", tmp_path / "cifar10", "--output", tmp_path / "report"]
@@ -78,7 +80,7 @@ def test_a_model_is_evaluated_straight_from_the_hub(hub: Hub, run: Path, tmp_pat
     stored = json.loads((tmp_path / "report" / "results.json").read_text())["suites"]
     assert found.keys() == {"clean"}
     assert found["clean"] == pytest.approx(stored["clean"]["run"]["values"], rel=1e-6)
-    # What came once is there without the Hub.
+    # Everything is cached now.
     hub.trouble |= {"info": "drop", "resolve": "drop"}
     code = 'print(json.dumps(hub.evaluate("USER/NAME", ["clean", "affine"], batch_size=7)))'
     found = python(code, hub, tmp_path / "cache", HF_HUB_OFFLINE="1")
@@ -86,7 +88,7 @@ def test_a_model_is_evaluated_straight_from_the_hub(hub: Hub, run: Path, tmp_pat
         assert found[suite] == pytest.approx(stored[suite]["run"]["values"], rel=1e-6)
 
 
-def test_models_that_share_a_report_are_not_mistaken_for_each_other(run: Path, tmp_path: Path) -> None:
+def test_models_that_share_a_report_are_kept_apart(run: Path, tmp_path: Path) -> None:
     data = write_parquet(tmp_path / "cifar10", {"test": 40}, input_key="img")
     torch.manual_seed(7)
     other = make_run(tmp_path / "other", **CIFAR).path
@@ -97,7 +99,7 @@ def test_models_that_share_a_report_are_not_mistaken_for_each_other(run: Path, t
     assert second == evaluate(other, "clean", data_dir=data)
 
 
-def test_only_the_files_of_the_splits_come(hub: Hub, tmp_path: Path) -> None:
+def test_only_files_of_the_splits_are_downloaded(hub: Hub, tmp_path: Path) -> None:
     code = f"""
 first = hub.fetch("cifar10_wrn28_10", {str(tmp_path / "test")!r}, test_only=True)
 both = hub.fetch("cifar10", {str(tmp_path / "both")!r})
@@ -107,10 +109,10 @@ print(json.dumps(names))
     assert python(code, hub, tmp_path / "cache") == [[TEST], [TEST, TRAIN]]
     hub.calls.clear()
     python(code, hub, tmp_path / "cache")
-    assert hub.calls["resolve"] == 0, "what is there is not fetched again"
+    assert hub.calls["resolve"] == 0, "existing files are not downloaded again"
 
 
-def test_a_fetch_that_fails_is_one_line(hub: Hub, tmp_path: Path) -> None:
+def test_a_failed_fetch_is_one_line(hub: Hub, tmp_path: Path) -> None:
     code = """
 import time
 time.sleep = lambda seconds: None
@@ -126,16 +128,14 @@ print(json.dumps([told(name) for name in ("cifar10", "cifar100", "svhn", "tiny_i
     hub.trouble["resolve"] = "drop"
     hub.add("datasets/zh-plus/tiny-imagenet", gated=True)
     layout, missing, dropped, gated = python(code, hub, tmp_path / "cache")
-    assert layout == "data set uoft-cs/cifar10 has no files train-*.parquet: it is stored in another way"
-    assert missing.startswith("no data set uoft-cs/cifar100 on the Hub, or no right to see it: ")
-    assert dropped.startswith(
-        "data set ufldl-stanford/svhn is not in the cache and the Hub cannot be reached or hung up"
-    )
-    assert gated.startswith("data set zh-plus/tiny-imagenet is gated: accept its terms at https://")
+    assert layout == "dataset uoft-cs/cifar10 has no files train-*.parquet: its layout is not supported"
+    assert missing.startswith("no dataset uoft-cs/cifar100 on the Hub, or no access to it: ")
+    assert dropped.startswith("dataset ufldl-stanford/svhn is not cached and the Hub cannot be reached")
+    assert gated.startswith("dataset zh-plus/tiny-imagenet is gated: accept its terms at https://")
 
 
 def test_a_name_of_timm_on_imagenet(hub: Hub, tmp_path: Path) -> None:
-    """Weights from timm's own repository, images as these weights want them, of the data only the validation set."""
+    """Weights from timm's repository, images as these weights expect them, and only the validation set."""
     name = "test_resnet.r160_in1k"
     model = timm.create_model(name)
     save_for_hf(model, tmp_path / "weights", safe_serialization=True)
@@ -155,7 +155,7 @@ def test_a_name_of_timm_on_imagenet(hub: Hub, tmp_path: Path) -> None:
     entry = json.loads((tmp_path / "report" / "results.json").read_text())["suites"]["clean"][name]
     assert (entry["count"], entry["settings"]["input_size"], entry["settings"]["crop_pct"]) == (8, [3, 160, 160], 0.95)
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
-    source = open_source(load_recipe("imagenet_none"), "validation", folder)
+    source = open_source(load_data_spec("imagenet"), "validation", folder)
     rows = take_stratified(source.labels, 8, seed=0)
     with torch.inference_mode():
         logits = model.eval()(torch.stack([transform(source.image(row)) for row in rows]))
@@ -165,11 +165,12 @@ def test_a_name_of_timm_on_imagenet(hub: Hub, tmp_path: Path) -> None:
 
 def test_wrong_calls(run: Path, tmp_path: Path) -> None:
     for call, message in (
-        (lambda: fetch("cifar11"), "unknown data 'cifar11'; did you mean cifar10"),
-        (lambda: fetch("fashion_mini"), "is in the package"),
+        (lambda: fetch("cifar11"), "unknown data 'cifar11', choose from cifar10, .*; did you mean cifar10"),
+        (lambda: fetch("fashion_mini"), "is part of the package"),
         (lambda: evaluate(run, "clena", data="fashion_mini"), "did you mean clean"),
-        (lambda: evaluate(run, data="fashion_mini", limit=0), "limit must be at least 1, got 0"),
-        (lambda: evaluate("nothing"), "no such folder, and no name of the Hub"),
+        (lambda: evaluate(run, data="fashion_mini", limit=0), "limit must be a whole number of at least 1, got 0"),
+        (lambda: evaluate(run, data="fashion_mini", seed=2**63), r"seed must be below 2\*\*63"),
+        (lambda: evaluate("nothing"), "no such folder, and not a Hub name"),
         (lambda: evaluate(run, data="imagenet"), "has 10 classes"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -177,21 +178,21 @@ def test_wrong_calls(run: Path, tmp_path: Path) -> None:
 
 
 def test_an_export_does_not_choose_the_data(tmp_path: Path) -> None:
-    """A recipe that came with weights may name anything: only benchmarks are taken from it."""
+    """A recipe that comes with weights may name any dataset; only those of benchmarks are used."""
     run = make_run(tmp_path / "run", **(CIFAR | {"dataset": "hfds/someone/else"})).path
     folder = export(run, tmp_path / "export")
-    with pytest.raises(HubError, match="was trained on hfds/someone/else, which is no benchmark: give --data"):
+    with pytest.raises(HubError, match="was trained on hfds/someone/else, which is not a benchmark: choose the data"):
         evaluate(folder)
     (folder / "recipe.yaml").write_text("include: [cifar10_scarce_none]\n")
     with pytest.raises(HubError, match="unknown key 'include'"):
         evaluate(folder)
 
 
-def test_models_of_others_need_data_and_get_their_own_images(tmp_path: Path) -> None:
+def test_foreign_models_need_data_and_keep_their_preprocessing(tmp_path: Path) -> None:
     model = timm.create_model("test_vit", num_classes=10, img_size=48)
     model.pretrained_cfg |= {"input_size": (3, 48, 48), "crop_mode": "squash", "fixed_input_size": True}
     save_for_hf(model, tmp_path / "vit", safe_serialization=True)
-    with pytest.raises(HubError, match="does not say what it was trained on: give --data NAME"):
+    with pytest.raises(HubError, match="has no recipe that names its data: choose the data with --data NAME"):
         evaluate(tmp_path / "vit")
     found = evaluate(tmp_path / "vit", data="fashion_mini", limit=20, output=tmp_path / "report")
     assert found["clean"]["error"] is not None

@@ -1,8 +1,9 @@
-"""Exports: what is in the folder, that timm loads it bit for bit, and that nothing private is in it."""
+"""Exports: their files, that timm loads them bit for bit, and that they contain nothing private."""
 
 import json
 import socket
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from tests.hub.hub_runs import FILES, REPORT, add_report, make_run
 from timm_patchup.errors import HubError
 from timm_patchup.hub import export, load
 from timm_patchup.recipe import load_recipe
+from timm_patchup.runs import weights
 from timm_patchup.runs.load import load_with_recipe
 from timm_patchup.system.privacy import Private, without_comments
 
@@ -31,7 +33,7 @@ NETS = {
 
 
 def names_in(folder: Path) -> set[str]:
-    """Return the names of a folder's files, but for the export's note of what it wrote."""
+    """Return the names of all files in a folder, without the digests of the export."""
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     return names - {".exported.json"}
 
@@ -52,26 +54,49 @@ def test_logits_after_a_round_trip_are_the_same_bits(keys: dict, tmp_path: Path)
     assert logits["run"].shape == (3, recipe.num_classes)
     assert torch.equal(logits["run"], logits["export"])
     assert torch.equal(logits["run"], logits["timm"])
-    # Images are made as the run made them, whichever way the model came.
+    # The preprocessing is that of the run, however the model was loaded.
     configs = [json.loads(json.dumps(timm.data.resolve_model_data_config(model))) for model in models.values()]
     assert configs[0] == configs[1] == configs[2]
     assert configs[0]["input_size"] == recipe.input_size
     assert configs[0]["mean"] == recipe.mean
 
 
-def test_timms_transform_makes_the_images_of_the_run(tmp_path: Path) -> None:
-    from timm_patchup.data.loader import EVALUATION, load_data
+def test_timms_transform_gives_the_images_of_the_run(tmp_path: Path) -> None:
+    from timm_patchup.data.images import EVALUATION
+    from timm_patchup.data.loader import load_data
     from timm_patchup.data.source import open_source
+    from timm_patchup.recipe.parts import DataSpec
 
     run = make_run(tmp_path / "run", limit=100, batch_size=10)
     model = timm.create_model(f"local-dir:{export(run.path, tmp_path / 'out')}", pretrained=True)
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
     recipe = run.recipe()
     data = load_data(recipe)
-    source = open_source(recipe, recipe.val_split)
+    source = open_source(DataSpec.of(recipe), recipe.val_split)
     wanted = data.test.__getitems__([(EVALUATION, 0)])[0][0]
     candidates = [transform(source.image(index).convert("RGB")) for index in range(len(source.labels))]
     assert any(torch.allclose(candidate, wanted, atol=1e-6) for candidate in candidates)
+
+
+def test_a_run_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "run")
+    read: list[str] = []
+    open_path = Path.open
+
+    def opened(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.parent == run.path:
+            read.append(path.name)
+        return open_path(path, *arguments, **options)
+
+    def loaded(path: Path) -> Any:
+        read.append(path.name)
+        return load_file(path)
+
+    monkeypatch.setattr(Path, "open", opened)
+    monkeypatch.setattr(Path, "read_text", lambda path, **options: opened(path, **options).read())
+    monkeypatch.setattr(weights, "load_file", loaded)
+    export(run.path, tmp_path / "out")
+    assert sorted(read) == ["model.safetensors", "recipe.yaml", "results.json", "summary.csv"]
 
 
 def test_the_configuration(tmp_path: Path) -> None:
@@ -106,16 +131,16 @@ def test_the_card(tmp_path: Path) -> None:
     assert results == {"top-1 accuracy, %": 59.75, "top-5 accuracy, %": 90.5}
     assert "import timm_patchup  # registers preactresnet8" in card.text
     assert "Unknown model (preactresnet8)" in card.text
-    assert "the average over training (EMA)" in card.text
+    assert "the exponential moving average (EMA)" in card.text
     assert all(f"report/{name}" in card.text for name in REPORT)
     plain = make_run(tmp_path / "plain", model="test_resnet", dataset="hfds/uoft-cs/cifar10")
     text = (export(plain.path, tmp_path / "plain_out") / "README.md").read_text()
     assert "import timm_patchup" not in text
-    assert "not of an average" in text
+    assert "without averaging" in text
     assert "- uoft-cs/cifar10" in text
 
 
-def test_a_recipe_that_is_not_ours_keeps_nobody_from_the_weights(tmp_path: Path) -> None:
+def test_weights_load_with_the_recipe_of_another_tool(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", model="test_resnet")
     out = export(run.path, tmp_path / "out")
     expected = load(out).state_dict()
@@ -130,7 +155,7 @@ def test_a_recipe_that_is_not_ours_keeps_nobody_from_the_weights(tmp_path: Path)
     assert load_with_recipe(f"local-dir:{out}").recipe is None, "what others call recipe.yaml"
 
 
-def test_an_export_is_the_same_twice_and_replaces_only_itself(tmp_path: Path) -> None:
+def test_an_export_is_deterministic_and_replaces_only_itself(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     out = export(run.path, run.path / "hub")
     first = {name: (out / name).read_bytes() for name in names_in(out)}
@@ -138,14 +163,14 @@ def test_an_export_is_the_same_twice_and_replaces_only_itself(tmp_path: Path) ->
     assert first == {name: (out / name).read_bytes() for name in names_in(out)}
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
-    with pytest.raises(HubError, match="holds something else"):
+    with pytest.raises(HubError, match="has files that are not from an export"):
         export(run.path, tmp_path / "mine")
     assert names_in(tmp_path / "mine") == {"thesis.tex"}
-    with pytest.raises(HubError, match="holds something else"):
+    with pytest.raises(HubError, match="has files that are not from an export"):
         export(run.path, run.path)
 
 
-def test_what_was_edited_or_added_since_an_export_is_not_replaced(tmp_path: Path) -> None:
+def test_files_edited_or_added_since_an_export_are_not_replaced(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     out = export(run.path, run.path / "hub")
     (out / ".git").mkdir()
@@ -161,7 +186,7 @@ def test_what_was_edited_or_added_since_an_export_is_not_replaced(tmp_path: Path
             (out / name).write_bytes(before)
     export(run.path, out)
     (out / ".exported.json").unlink()
-    with pytest.raises(HubError, match="holds something else"):  # such as a clone of the repository
+    with pytest.raises(HubError, match="has files that are not from an export"):  # such as a clone of the repository
         export(run.path, out)
 
 
@@ -178,19 +203,21 @@ def test_the_card_shows_the_evaluation_of_these_weights(tmp_path: Path) -> None:
     assert (out / "report" / "fgsm.png").is_file()
     assert "- [report/results.json](report/results.json)" in text
     assert text.count("\n# ") == 1, "one title"
-    weights = load_file(run.path / "model.safetensors")
-    save_file({name: value + 1 for name, value in weights.items()}, run.path / "model.safetensors")
-    with pytest.raises(HubError, match=r"report is of other weights than the run's: remove it, or python -m"):
+    trained = load_file(run.path / "model.safetensors")
+    save_file({name: value + 1 for name, value in trained.items()}, run.path / "model.safetensors")
+    with pytest.raises(
+        HubError, match=r"report is a report on other weights than those of the run: remove it, or run python -m"
+    ):
         export(run.path, tmp_path / "out")
-    assert ModelCard.load(out / "README.md").text == text, "what was there is left as it was"
+    assert ModelCard.load(out / "README.md").text == text, "the earlier export is unchanged"
 
 
 def test_what_cannot_be_exported(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    with pytest.raises(HubError, match="holds no run"):
+    with pytest.raises(HubError, match="has no run"):
         export(tmp_path / "nothing", tmp_path / "out")
     (run.path / "results.json").rename(tmp_path / "results.json")
-    with pytest.raises(HubError, match="is not finished: go on with --resume"):
+    with pytest.raises(HubError, match="is not finished: resume it with --resume"):
         export(run.path, tmp_path / "out")
     (tmp_path / "results.json").rename(run.path / "results.json")
     text = (run.path / "recipe.yaml").read_text()
@@ -218,14 +245,17 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
     refused("has no model 'preactresnet9000'", architecture="preactresnet9000")
     refused("asks for checkpoint_path", model_args={"checkpoint_path": "evil.pth"})
     refused("asks for pretrained_cfg_overlay", model_args={"pretrained_cfg_overlay": {"file": "evil.pth"}})
-    refused("names no architecture", architecture=None)
-    refused("does not fit the network", num_classes=11)
-    refused("cannot make 'preactresnet8'", model_args={"wings": 2})
+    refused("has no architecture", architecture=None)
+    classes = {name: value for name, value in config["model_args"].items() if name != "num_classes"}
+    refused("states 11 classes, model.safetensors has 10", num_classes=11, model_args=classes | {"num_classes": 10})
+    refused("does not fit the network", num_classes=11, model_args=classes)
+    refused("does not fit the network", model_args=classes | {"num_classes": 11})
+    refused("cannot create 'preactresnet8'", model_args={"wings": 2})
     (out / "config.json").write_text(json.dumps(config))
     (out / "model.safetensors").rename(out / "pytorch_model.bin")
-    with pytest.raises(HubError, match="pickles never are"):
+    with pytest.raises(HubError, match="never pickles"):
         load(out)
-    with pytest.raises(HubError, match="nowhere: no such folder, and no name of the Hub, which is USER/NAME"):
+    with pytest.raises(HubError, match="nowhere: no such folder, and not a Hub name, which is USER/NAME"):
         load("nowhere")
     with pytest.raises(HubError, match="neither a run"):
         load(tmp_path)
@@ -281,7 +311,7 @@ def test_nothing_private_is_in_any_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert json.loads((out / "config.json").read_text())["pretrained_cfg"]["tag"] == "hard_patchup_local_data"
 
 
-def test_cleaning_leaves_what_is_not_private(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cleaning_keeps_public_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "test")
     kept = 'T-shirt/top, 8/255, https://huggingface.co/a/b, "test": 1, a/b/c, </svg>, path/to/train.py, and/or'
     assert Private(known=frozenset({"test"})).clean(kept) == kept
@@ -289,9 +319,7 @@ def test_cleaning_leaves_what_is_not_private(monkeypatch: pytest.MonkeyPatch) ->
     assert Private().clean("in '/data/me/x.png', C:\\Users\\me\\x ~/me/x") == "in 'LOCAL_PATH', LOCAL_PATH LOCAL_PATH"
 
 
-def test_a_user_may_have_the_name_of_an_optimiser_or_of_a_class(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_may_have_the_name_of_an_optimizer_or_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["adamw", *"abcdefgh", "rose"]
     run = make_run(tmp_path / "run", opt="adamw", results={"class_names": names})
     for user in ("adamw", "rose"):
@@ -301,6 +329,6 @@ def test_a_user_may_have_the_name_of_an_optimiser_or_of_a_class(
         assert json.loads((out / "config.json").read_text())["label_names"] == names
 
 
-def test_a_picture_that_is_cut_off_is_refused() -> None:
-    with pytest.raises(ValueError, match="cut off"):
+def test_a_truncated_png_is_refused() -> None:
+    with pytest.raises(ValueError, match="truncated"):
         without_comments(b"\x89PNG\r\n\x1a\n\0\0\0")

@@ -1,14 +1,17 @@
-"""Pushes with the Hub's real client to a Hub on loopback: one commit, resumable, every failure one line."""
+"""Pushes with the real client to a local Hub: one commit, resumable, and one line per failure."""
 
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from huggingface_hub import constants
+from huggingface_hub.errors import HfHubHTTPError
 from safetensors.torch import load_file
 
 from tests.hub.hub_client import Client, environment
@@ -17,6 +20,7 @@ from tests.hub.hub_runs import add_report, make_run
 from tests.hub.hub_server import TOKEN, Hub
 from tests.support.training import TINY, Ended, command, train_here
 from timm_patchup.hub import export, load
+from timm_patchup.hub.failures import explain_push_error
 
 REPO = "USER/NAME"
 FILES = EXPORTED | {".gitattributes"}
@@ -37,7 +41,7 @@ def client(server: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cl
 
 @pytest.fixture
 def hub(server: Hub) -> Hub:
-    """The Hub, empty and in good health."""
+    """The Hub, empty and without failures."""
     for kept in (server.repositories, server.large, server.calls, server.trouble, server.times):
         kept.clear()
     return server
@@ -88,7 +92,7 @@ def test_a_push_is_one_commit_and_a_second_one_does_nothing(hub: Hub, client: Cl
     # A report that came later is added to the same model.
     (run / "report").mkdir()
     (run / "report" / "table.csv").write_text("a,b\n")
-    failed(client(run, "--repo", REPO), "holds this model with another README.md")
+    failed(client(run, "--repo", REPO), "has this model with another README.md")
     added = client(run, "--repo", REPO, "--overwrite")
     assert added.code == 0, added.err
     assert hub.files(REPO).keys() == FILES | {"report/table.csv"}
@@ -96,7 +100,7 @@ def test_a_push_is_one_commit_and_a_second_one_does_nothing(hub: Hub, client: Cl
     assert hub.calls["upload"] == 0
 
 
-def test_a_dry_run_says_what_and_sends_nothing(hub: Hub, client: Client, run: Path) -> None:
+def test_a_dry_run_lists_files_and_sends_nothing(hub: Hub, client: Client, run: Path) -> None:
     ended = client(run, "--repo", REPO, "--dry-run", token=None)
     assert ended.code == 0, ended.err
     assert all(name in ended.out for name in FILES - {".gitattributes"})
@@ -119,39 +123,39 @@ def test_nothing_but_files_of_an_export_is_touched_or_sent(hub: Hub, client: Cli
     before = hub.files(REPO)
     (run / "hub" / "report" / "new.csv").write_text("token,hf_abcdefghijklmnopqrst\n")
     ended = client(run / "hub", "--repo", REPO, "--overwrite")
-    failed(ended, "report/new.csv holds a token or a path of this machine: remove it, then push again", 2)
+    failed(ended, "report/new.csv contains a token or a path of this machine: remove it, then push again", 2)
     assert hub.files(REPO) == before
 
 
 def test_calls_that_are_wrong(hub: Hub, client: Client, run: Path) -> None:
-    failed(client(run, "--repo", REPO, token=None), "no token of the Hub: log in with `hf auth login` or set HF_TOKEN")
+    failed(client(run, "--repo", REPO, token=None), "no Hub token: log in with `hf auth login` or set HF_TOKEN")
     failed(client(run, "--repo", REPO, token="hf_wrongwrongwrongwrong"), "does not accept the token")
-    failed(client(run, "--repo", "NAME"), "--repo is USER/NAME, got 'NAME'", 2)
-    failed(client(run / "checkpoints", "--repo", REPO), "holds no run", 2)
-    failed(client(run, "--repo", REPO, "--create-pr"), "is not there to propose anything to")
+    failed(client(run, "--repo", "NAME"), "--repo must be USER/NAME, got 'NAME'", 2)
+    failed(client(run / "checkpoints", "--repo", REPO), "has no run", 2)
+    failed(client(run, "--repo", REPO, "--create-pr"), "does not exist, so there is nothing to propose to")
     (run / "results.json").unlink()
-    failed(client(run, "--repo", REPO), "not finished: go on with --resume", 2)
+    failed(client(run, "--repo", REPO), "not finished: resume it with --resume", 2)
     assert not hub.repositories
 
 
 @pytest.mark.parametrize(
     ("call", "trouble", "message"),
     [
-        ("create", 403, "no right to write to USER/NAME"),
-        ("preupload", 403, "no right to write to USER/NAME"),
-        ("commit", 402, "has no room left"),
-        ("upload", 507, "has no room left"),
-        ("batch", 413, "has no room left"),
-        ("commit", 500, "the Hub has trouble (status 500)"),
+        ("create", 403, "no write access to USER/NAME"),
+        ("preupload", 403, "no write access to USER/NAME"),
+        ("commit", 402, "has no storage left"),
+        ("upload", 507, "has no storage left"),
+        ("batch", 413, "has no storage left"),
+        ("commit", 500, "the Hub has a problem (status 500)"),
         ("commit", 412, "changed by someone else meanwhile"),
-        ("create", 429, "asks to wait"),
-        ("whoami", "drop", "cannot be reached or hung up"),
-        ("upload", "drop", "cannot be reached or hung up"),
-        ("commit", "drop", "cannot be reached or hung up"),
-        ("commit", "lose", "cannot be reached or hung up"),
+        ("create", 429, "too many requests"),
+        ("whoami", "drop", "cannot be reached or closed the connection"),
+        ("upload", "drop", "cannot be reached or closed the connection"),
+        ("commit", "drop", "cannot be reached or closed the connection"),
+        ("commit", "lose", "cannot be reached or closed the connection"),
     ],
 )
-def test_after_any_failure_the_same_command_goes_on(
+def test_after_any_failure_the_same_command_succeeds(
     call: str, trouble: int | str, message: str, hub: Hub, client: Client, folder: Path
 ) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -166,11 +170,24 @@ def test_after_any_failure_the_same_command_goes_on(
     assert ended.code == 0, ended.err
     assert hub.files(REPO).keys() == FILES
     assert len(hub.repositories[REPO].commits) == 2
-    assert hub.calls["upload"] == 2 - len(uploaded)  # weights and picture, each sent once
+    assert hub.calls["upload"] == 2 - len(uploaded)  # weights and figure, each sent once
     assert before == {path: path.read_bytes() for path in before}
 
 
-def test_a_connection_that_drops_once_in_an_upload_is_mended(hub: Hub, client: Client, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ("You have reached your private storage limit.", "the account of USER/NAME has no storage left"),
+        ("Forbidden", "no write access to USER/NAME"),
+    ],
+)
+def test_a_full_account_has_no_status_but_a_message_of_the_server(said: str, line: str) -> None:
+    response = cast(Any, SimpleNamespace(status_code=403, headers={}, request=None))
+    error = HfHubHTTPError("403", response=response, server_message=said)
+    assert str(explain_push_error(error, REPO)).startswith(line)
+
+
+def test_an_upload_is_retried_after_a_dropped_connection(hub: Hub, client: Client, folder: Path) -> None:
     hub.trouble["upload"], hub.times["upload"] = "drop", 1
     ended = client(folder, "--repo", REPO)
     assert ended.code == 0, ended.err
@@ -178,29 +195,29 @@ def test_a_connection_that_drops_once_in_an_upload_is_mended(hub: Hub, client: C
     assert hub.files(REPO).keys() == FILES
 
 
-def test_what_someone_else_commits_meanwhile_is_seen(hub: Hub, client: Client, folder: Path) -> None:
+def test_a_concurrent_commit_is_noticed(hub: Hub, client: Client, folder: Path) -> None:
     hub.trouble["preupload"] = "race"
     failed(client(folder, "--repo", REPO), "changed by someone else meanwhile")
     assert hub.files(REPO).keys() == {".gitattributes", "theirs.txt"}
 
 
-def test_what_lies_there_is_not_overwritten_unless_asked(hub: Hub, client: Client, folder: Path) -> None:
+def test_other_files_are_not_overwritten_by_default(hub: Hub, client: Client, folder: Path) -> None:
     hub.add(REPO)
     config = b'{"architecture": "resnet50", "num_classes": 3}'
     other = {"config.json": config, "model.safetensors": b"x", "report/old.csv": b"x", "notes.txt": b"mine"}
     hub.repositories[REPO].commit("main", {**hub.files(REPO), **other})
     hub.repositories[REPO].branches["backup"] = hub.repositories[REPO].branches["main"]
     before = dict(hub.repositories[REPO].commits)
-    failed(client(folder, "--repo", REPO), "USER/NAME holds another model (resnet50): choose another --repo")
-    failed(client(folder, "--repo", REPO, "--private"), "there already and public")
-    failed(client(folder, "--repo", REPO, "--revision", "main"), "USER/NAME holds another model (resnet50)")
-    failed(client(folder, "--repo", REPO, "--revision", "backup"), "USER/NAME holds another model (resnet50)")
+    failed(client(folder, "--repo", REPO), "USER/NAME has another model (resnet50): choose another --repo")
+    failed(client(folder, "--repo", REPO, "--private"), "exists and is public")
+    failed(client(folder, "--repo", REPO, "--revision", "main"), "USER/NAME has another model (resnet50)")
+    failed(client(folder, "--repo", REPO, "--revision", "backup"), "USER/NAME has another model (resnet50)")
     assert hub.repositories[REPO].commits == before
     proposed = client(folder, "--repo", REPO, "--create-pr")
     assert "/discussions/1" in proposed.out, proposed.err
     assert hub.files(REPO)["config.json"] == config
     hub.trouble["commit"] = "drop"
-    failed(client(folder, "--repo", REPO, "--revision", "second"), "hung up")
+    failed(client(folder, "--repo", REPO, "--revision", "second"), "closed the connection")
     hub.trouble.clear()
     branched = client(folder, "--repo", REPO, "--revision", "second")
     assert branched.code == 0, branched.err
@@ -211,7 +228,7 @@ def test_what_lies_there_is_not_overwritten_unless_asked(hub: Hub, client: Clien
     assert ended.code == 0, ended.err
     assert hub.files(REPO).keys() == FILES | {"notes.txt"}
     hub.add("USER/TEXT", {"thesis.tex": b"years of work"})
-    failed(client(folder, "--repo", "USER/TEXT"), "USER/TEXT holds other files")
+    failed(client(folder, "--repo", "USER/TEXT"), "USER/TEXT has other files")
 
 
 def test_timm_loads_from_the_hub_in_a_process_of_its_own(hub: Hub, client: Client, run: Path, tmp_path: Path) -> None:
@@ -241,7 +258,7 @@ assert not heavy & (set(sys.modules) - before), heavy & set(sys.modules)
 logits["ours"] = timm.create_model("hf-hub:USER/OURS", pretrained=True).eval()(images)
 import timm_patchup.hub
 logits["loaded"] = timm_patchup.hub.load("USER/OURS@{hub.repositories["USER/OURS"].branches["main"]}")(images)
-for name, said in {{"PICKLE": "never a pickle", "NONE": "no such model", "OURS@x": "no such revision"}}.items():
+for name, said in {{"PICKLE": "never pickles", "NONE": "no such model", "OURS@x": "no such revision"}}.items():
     try:
         timm_patchup.hub.load("USER/" + name)
     except timm_patchup.hub.HubError as error:
@@ -265,19 +282,19 @@ save_file({{name: value.detach() for name, value in logits.items()}}, "logits.sa
     assert torch.equal(logits["loaded"], logits["ours"])
 
 
-def test_training_pushes_at_its_end(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_pushes_the_finished_run(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True, raising=False)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     flags = [*TINY, "--epochs", "1", "--output", tmp_path, "--experiment", "run", "--push-to-hub"]
     wrong = train_here(*flags, "NAME")
-    assert (wrong.code, wrong.err) == (2, "train.py: --push-to-hub is USER/NAME, got 'NAME'\n")
+    assert (wrong.code, wrong.err) == (2, "train.py: --push-to-hub must be USER/NAME, got 'NAME'\n")
     hub.trouble["create"] = 403
     refused = train_here(*flags, REPO)
     last = refused.err.strip().splitlines()[-1]
     assert refused.code == 1
-    assert last.startswith("train.py: the run is finished, but not on the Hub: no right to write to USER/NAME"), last
-    assert last.endswith(f"Later: python -m timm_patchup.hub {tmp_path / 'run'} --repo USER/NAME")
+    assert last.startswith("train.py: the run is finished, but not on the Hub: no write access to USER/NAME"), last
+    assert last.endswith(f"To push it later: python -m timm_patchup.hub {tmp_path / 'run'} --repo USER/NAME")
     assert "test error" in refused.out
     assert (tmp_path / "run" / "results.json").is_file()
     hub.trouble.clear()
@@ -287,7 +304,7 @@ def test_training_pushes_at_its_end(hub: Hub, tmp_path: Path, monkeypatch: pytes
     assert b"Ankle boot" in hub.files(REPO)["results.json"]
 
 
-def test_of_two_processes_one_pushes(hub: Hub, tmp_path: Path) -> None:
+def test_one_of_two_processes_pushes(hub: Hub, tmp_path: Path) -> None:
     flags = [*TINY, "--epochs", "1", "--output", tmp_path, "--experiment", "run", "--push-to-hub", REPO]
     done = subprocess.run(
         command(*flags, processes=2),

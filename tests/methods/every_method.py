@@ -1,5 +1,9 @@
-"""What the tests of every method share: the methods by kind, a net cheap enough to compile, mixers and batches."""
+"""What the tests of every method share: the methods by kind, a net cheap enough to compile, mixers and batches.
 
+Nothing here lists methods by hand: a new file in ``timm_patchup/methods`` is tested without an edit.
+"""
+
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -9,13 +13,10 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.conftest import NUM_CLASSES
 from timm_patchup import Draw, Mixer, create_mixer, list_methods
-from timm_patchup.methods import method_parameters
+from timm_patchup.core.method import Change, Erase, method_settings, method_type
 
-METHODS = list_methods()
-MIXING = {"cutmix", "feature_cutmix", "hard_patchup", "manifold_mixup", "mixup", "puzzle_mix", "soft_patchup"}
-ERASING = {"cutout", "dropblock"}
-WITH_SITES = [name for name in METHODS if "sites" in method_parameters(name)]
 HIDDEN = ["first", "second"]
+MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed")
 
 
 class TinyNet(nn.Module):
@@ -46,7 +47,8 @@ def mixer_of(name: str, model: nn.Module, **settings: Any) -> Mixer:
     """Make a mixer that alters every batch at the sites of a TinyNet, as far as the method has such settings."""
     usual: dict[str, Any] = {"prob": 1.0, "sites": ["input", *HIDDEN], "num_classes": NUM_CLASSES, "length": 5}
     usual |= {"block_size": 3} | settings
-    return create_mixer(name, model, **{key: value for key, value in usual.items() if key in method_parameters(name)})
+    known = {*method_settings(name), *MIXER_ARGUMENTS}
+    return create_mixer(name, model, **{key: value for key, value in usual.items() if key in known})
 
 
 def batch(size: int = 6, seed: int = 1) -> tuple[Tensor, Tensor]:
@@ -59,6 +61,11 @@ def last(mix: Mixer) -> Draw:
     return mix.draw
 
 
+def scale_of(draw: Draw) -> Tensor | None:
+    """Return what the features that an erasing draw leaves are multiplied by; None if it erases nothing."""
+    return draw.change.scale if isinstance(draw.change, Erase) else None
+
+
 def step(mix: Mixer, x: Tensor, y: Tensor, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Draw, run the model and return the images, the target and the output."""
     mixed, target = mix(x, y, **options)
@@ -66,12 +73,33 @@ def step(mix: Mixer, x: Tensor, y: Tensor, **options: Any) -> tuple[Tensor, Tens
 
 
 def same(first: Draw, second: Draw) -> bool:
+    """Whether two draws are equal to the last bit."""
+
     def equal(a: Any, b: Any) -> bool:
         return torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a == b
 
-    names = ("site", "partner", "lam", "changed", "kept", "scale")
-    return all(equal(getattr(first, name), getattr(second, name)) for name in names)
+    if type(first.change) is not type(second.change):
+        return False
+    own = [] if first.change is None else [f.name for f in fields(first.change)]  # type: ignore[arg-type]
+    return all(
+        equal(getattr(first, name), getattr(second, name)) for name in ("site", "partner", "lam", "changed", "kept")
+    ) and all(equal(getattr(first.change, name), getattr(second.change, name)) for name in own)
 
 
 def one_hot(labels: Tensor) -> Tensor:
     return F.one_hot(labels, NUM_CLASSES).float()
+
+
+def _change_of(name: str) -> Change | None:
+    """Return what a method does to a batch; None if it alters none."""
+    mix = mixer_of(name, tiny_net())
+    mix(*batch())
+    return last(mix).change
+
+
+METHODS = list_methods()
+_CHANGES = {name: _change_of(name) for name in METHODS}
+MIXING = {name for name, change in _CHANGES.items() if change is not None and change.mixes}
+ERASING = {name for name, change in _CHANGES.items() if isinstance(change, Erase)}
+WITH_SITES = [name for name in METHODS if "sites" in method_settings(name)]
+BY_SALIENCY = {name for name in METHODS if method_type(name).needs_saliency}

@@ -1,10 +1,13 @@
 """What the tests of Puzzle Mix share: a small classifier, batches for it, and the mixture of a draw pixel by pixel."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from tests.conftest import NUM_CLASSES
-from timm_patchup.methods.puzzle_mix import PuzzleDraw, PuzzleMix
+from timm_patchup import Draw, Mixer, create_mixer
+from timm_patchup.methods.puzzle_mix import Puzzle
 
 
 class SmallNet(nn.Module):
@@ -28,15 +31,21 @@ def batch(count: int = 6, size: tuple[int, int] = (32, 32)) -> tuple[Tensor, Ten
     return torch.randn(count, 3, *size), torch.arange(count) % NUM_CLASSES
 
 
-def drawn(mix: PuzzleMix) -> PuzzleDraw:
-    assert isinstance(mix.draw, PuzzleDraw)
-    return mix.draw
+def puzzle_mix(model: nn.Module, **settings: Any) -> Mixer:
+    return create_mixer("puzzle_mix", model, **settings)
 
 
-def slow_mixture(x: Tensor, draw: PuzzleDraw) -> Tensor:
+def drawn(mix: Mixer) -> tuple[Draw, Puzzle]:
+    """Return the last draw and what it does to the images."""
+    assert mix.draw is not None
+    assert isinstance(mix.draw.change, Puzzle)
+    return mix.draw, mix.draw.change
+
+
+def slow_mixture(x: Tensor, partner: Tensor, puzzle: Puzzle) -> Tensor:
     """The mixture pixel by pixel. A piece that is shorter than its place repeats its last row or column."""
     height, width = x.shape[2:]
-    rows, columns = draw.mask.shape[1:]
+    rows, columns = puzzle.mask.shape[1:]
     mixed = torch.empty_like(x)
 
     def moved(image: Tensor, source: Tensor | None, r: int, c: int) -> Tensor:
@@ -51,12 +60,12 @@ def slow_mixture(x: Tensor, draw: PuzzleDraw) -> Tensor:
             pixel.append(taken[min(here - there[0], len(taken) - 1)])
         return image[:, pixel[0], pixel[1]]
 
-    for i, j in enumerate(draw.partner.tolist()):
-        own_source = None if draw.own_source is None else draw.own_source[i]
-        partner_source = None if draw.partner_source is None else draw.partner_source[i]
+    for i, j in enumerate(partner.tolist()):
+        own_source = None if puzzle.own_source is None else puzzle.own_source[i]
+        partner_source = None if puzzle.partner_source is None else puzzle.partner_source[i]
         for r in range(height):
             for c in range(width):
-                weight = float(draw.mask[i, r * rows // height, c * columns // width])
+                weight = float(puzzle.mask[i, r * rows // height, c * columns // width])
                 own, other = moved(x[i], own_source, r, c), moved(x[j], partner_source, r, c)
                 mixed[i, :, r, c] = weight * own + (1 - weight) * other
     return mixed

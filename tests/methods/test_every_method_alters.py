@@ -1,6 +1,7 @@
-"""Every method alters features where and as its draw says, and its targets and loss follow."""
+"""Every method alters features where and as its draw states, and its targets and loss follow."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,14 +12,26 @@ from torch import Tensor
 from tests.conftest import NUM_CLASSES
 from tests.support.expectations import SWIN, MakeModel, expected_mix, record
 from timm_patchup import Draw, Mixer, MixTask, list_sites
-from timm_patchup.methods.puzzle_images import join_images
-from timm_patchup.methods.puzzle_mix import PuzzleDraw
+from timm_patchup.core.method import Erase, Mix
 
-from .every_method import ERASING, HIDDEN, METHODS, MIXING, WITH_SITES, batch, last, mixer_of, one_hot, step, tiny_net
+from .every_method import (
+    ERASING,
+    HIDDEN,
+    METHODS,
+    MIXING,
+    WITH_SITES,
+    batch,
+    last,
+    mixer_of,
+    one_hot,
+    scale_of,
+    step,
+    tiny_net,
+)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_features_are_altered_where_and_as_the_draw_says(name: str) -> None:
+def test_features_are_altered_where_and_as_the_draw_states(name: str) -> None:
     model = tiny_net()
     clean = copy.deepcopy(model)
     mix = mixer_of(name, model)
@@ -39,22 +52,22 @@ def test_features_are_altered_where_and_as_the_draw_says(name: str) -> None:
             after, before = seen[draw.site][-2:]
         else:
             after, before = mixed, x
-        if draw.changed is None:
+        if draw.change is None:
             assert torch.equal(after, before)
             assert torch.equal(output, clean(x))
-        elif isinstance(draw, PuzzleDraw):  # in parts and in other places: see test_puzzle_images.py
-            sources = {"own_source": draw.own_source, "partner_source": draw.partner_source}
-            assert torch.equal(after, join_images(before, draw.partner, draw.mask, **sources))
-        elif draw.scale is not None:
+        elif isinstance(draw.change, Erase):
+            holes_of_batch = draw.change.changed.expand_as(before).flatten(1).tolist()
             rows = [
-                [0.0 if hole else value * draw.scale.item() for value, hole in zip(sample, holes)]
-                for sample, holes in zip(before.flatten(1).tolist(), draw.changed.expand_as(before).flatten(1).tolist())
+                [0.0 if hole else value * draw.change.scale.item() for value, hole in zip(sample, holes)]
+                for sample, holes in zip(before.flatten(1).tolist(), holes_of_batch)
             ]
             torch.testing.assert_close(after.flatten(1), torch.tensor(rows))
-        else:
-            assert draw.changed is not None
-            whole = Draw(draw.site, draw.partner, draw.lam, draw.changed.expand(-1, *before.shape[1:]), draw.kept)
+        elif isinstance(draw.change, Mix):
+            whole = replace(draw, change=Mix(draw.change.changed.expand(-1, *before.shape[1:]), draw.lam))
             torch.testing.assert_close(after.double(), expected_mix(before, whole, draw.lam), rtol=1e-5, atol=1e-6)
+        else:  # images joined in a way of the method's own, such as that of test_puzzle_images.py
+            assert draw.site == "input"
+            assert torch.equal(after, draw.change.apply(before, draw.partner))
         sites.add(draw.site)
     assert sites == every
 
@@ -80,11 +93,12 @@ def test_targets_sum_to_one_and_follow_the_draw(name: str, smoothing: float) -> 
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_loss_is_the_plain_one_on_the_target_and_twice_that_for_patchup(name: str) -> None:
+def test_loss_is_that_of_the_target_and_twice_that_for_the_papers_objective(name: str) -> None:
     mix = mixer_of(name, tiny_net())
     x, y = batch()
     _, target, output = step(mix, x, y)
-    times = 2.0 if "patchup" in name else 1.0
+    times = 2.0 if mix.method.objective == "paper" else 1.0
+    assert times == 2.0 or "patchup" not in name
     torch.testing.assert_close(mix.loss(output, target), times * F.cross_entropy(output, target))
 
 
@@ -103,11 +117,11 @@ def test_an_erased_batch_has_exactly_timms_loss_in_a_task(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ERASING))
-def test_an_erasing_draw_made_by_hand_has_the_own_targets_whatever_its_partner(name: str) -> None:
+def test_erasing_draw_made_by_hand_keeps_the_targets_whatever_its_partner(name: str) -> None:
     mix = mixer_of(name, tiny_net())
     x, y = batch()
     half = torch.arange(12).reshape(1, 1, 12, 1).expand(1, 1, 12, 10) < 6
-    draw = Draw("input", torch.arange(5, -1, -1), 0.0, half, torch.tensor(0.5), torch.tensor(2.0))
+    draw = Draw("input", torch.arange(5, -1, -1), Erase(half, torch.tensor(2.0)))
     erased, target = mix(x, y, draw=draw)
     assert torch.equal(target, one_hot(y))
     assert torch.equal(erased, torch.cat([torch.zeros(6, 3, 6, 10), 2.0 * x[:, :, 6:]], dim=2))
@@ -123,7 +137,7 @@ def test_maps_with_channels_last_in_their_shape_are_altered_too(name: str, make_
     model(x)
     model.training = True
     mix(x, y)
-    swap = Draw("stage1", torch.tensor([1, 0]), last(mix).lam, last(mix).changed, last(mix).kept, last(mix).scale)
+    swap = replace(last(mix), partner=torch.tensor([1, 0]))
     mixed, target = mix_again(mix, x, y, swap)
     mix.loss(model(mixed), target).backward()
     changed, (clean, altered) = last(mix).changed, (seen[0], seen[-1])
@@ -131,11 +145,12 @@ def test_maps_with_channels_last_in_their_shape_are_altered_too(name: str, make_
     assert changed.shape[-1] in (1, 8)
     changed = changed.expand_as(clean)
     assert changed.any()
-    if last(mix).scale is None:
+    scale = scale_of(last(mix))
+    if scale is None:
         other = (1 - last(mix).lam) * clean.flip(0) + last(mix).lam * clean
         expected = torch.where(changed, other, clean)
     else:
-        expected = torch.where(changed, 0.0, clean * last(mix).scale)
+        expected = torch.where(changed, 0.0, clean * scale)
     torch.testing.assert_close(altered, expected)
 
 
@@ -144,7 +159,7 @@ def mix_again(mix: Mixer, x: Tensor, y: Tensor, draw: Draw) -> tuple[Tensor, Ten
     return mix(x, y, draw=draw)
 
 
-def test_a_method_at_the_input_can_go_before_one_inside() -> None:
+def test_a_method_at_the_input_can_precede_one_inside() -> None:
     model = tiny_net()
     first, second = mixer_of("cutout", model), mixer_of("manifold_mixup", model, sites=["first"])
     x, y = batch()

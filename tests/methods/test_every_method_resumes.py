@@ -1,4 +1,4 @@
-"""A draw of every method can be replayed, and a mixer goes on exactly from its state."""
+"""A draw of every method can be replayed, and a mixer resumes exactly from its state."""
 
 import pytest
 import torch

@@ -11,7 +11,7 @@ from tests.conftest import NUM_CLASSES
 from tests.support.expectations import record
 from timm_patchup import Draw
 
-from .every_method import HIDDEN, METHODS, WITH_SITES, batch, last, mixer_of, step, tiny_net
+from .every_method import BY_SALIENCY, HIDDEN, METHODS, WITH_SITES, batch, last, mixer_of, step, tiny_net
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
@@ -30,7 +30,7 @@ def test_small_and_odd_batches_train(name: str, size: int) -> None:
 @pytest.mark.parametrize(
     ("name", "checkpointing"), [(name, False) for name in METHODS] + [(name, True) for name in WITH_SITES]
 )
-def test_compiled_step_has_one_graph_a_site_and_eager_gradients(name: str, checkpointing: bool) -> None:
+def test_compiled_step_has_one_graph_per_site_and_eager_gradients(name: str, checkpointing: bool) -> None:
     torch._dynamo.reset()
     model = tiny_net()
     twin = copy.deepcopy(model)
@@ -120,8 +120,8 @@ def test_channels_last_is_kept_and_changes_nothing(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "site"),
-    # Puzzle Mix asks for a classifier.
-    [(name, "input") for name in METHODS if name != "puzzle_mix"] + [(name, "0") for name in WITH_SITES],
+    # Saliency needs a classifier.
+    [(name, "input") for name in METHODS if name not in BY_SALIENCY] + [(name, "0") for name in WITH_SITES],
 )
 def test_gradient_of_the_operation_in_float64(name: str, site: str) -> None:
     model = nn.Sequential(nn.Identity(), nn.Identity()).train()

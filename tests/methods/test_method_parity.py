@@ -3,6 +3,7 @@
 import copy
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from torch import Tensor, nn
 
 from tests.conftest import NUM_CLASSES, within
 from tests.support.expectations import record
-from timm_patchup import Draw, Mixer, create_mixer, draw
-from timm_patchup.methods import dropblock, manifold_mixup
+from timm_patchup import Draw, Mixer, create_mixer
+from timm_patchup.core import sampling
 
 SITES = ["input", "stem", "stage1", "stage2"]
 MODULES = {"stem": "act1", "stage1": "layer1", "stage2": "layer2"}
@@ -45,11 +46,11 @@ def with_reversed_partner(mix: Mixer, x: Tensor, y: Tensor) -> tuple[Tensor, Ten
     drawn = last(mix)
     partner = torch.arange(len(x) - 1, -1, -1)
     mix._armed.disarm()
-    return mix(x, y, draw=Draw(drawn.site, partner, drawn.lam, drawn.changed, drawn.kept))
+    return mix(x, y, draw=replace(drawn, partner=partner))
 
 
 def timm_mixup(lam: float, center: tuple[int, int], *, cut: bool, smoothing: float, monkeypatch: Any) -> Any:
-    """Make timm's Mixup draw this lam and, for CutMix, this middle of the rectangle."""
+    """Make timm's Mixup draw this lam and, for CutMix, this centre of the rectangle."""
     centers: Iterator[int] = iter(center)
     monkeypatch.setattr(np.random, "beta", lambda *args: lam)
     monkeypatch.setattr(np.random, "randint", lambda *args, **kwargs: next(centers))
@@ -58,7 +59,7 @@ def timm_mixup(lam: float, center: tuple[int, int], *, cut: bool, smoothing: flo
 
 
 def features_at(model: nn.Module, site: str, x: Tensor) -> Tensor:
-    """Return what a site gives, of a model that nothing alters."""
+    """Return the features at a site of a model that nothing alters."""
     seen: list[Tensor] = []
     clean = copy.deepcopy(model)
     record(clean.get_submodule(MODULES[site]), seen)
@@ -73,8 +74,8 @@ def features_at(model: nn.Module, site: str, x: Tensor) -> Tensor:
 def test_mixup_is_timms(
     smoothing: float, model: nn.Module, images: Tensor, labels: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spy = Spy(draw.beta)
-    monkeypatch.setattr(manifold_mixup, "beta", spy)
+    spy = Spy(sampling.beta)
+    monkeypatch.setattr(sampling, "beta", spy)
     mix = create_mixer("mixup", model, alpha=0.7, label_smoothing=smoothing)
     for _ in range(8):
         mix(images, labels)
@@ -92,12 +93,12 @@ def test_mixup_is_timms(
 def test_cutmix_is_timms(
     smoothing: float, model: nn.Module, images: Tensor, labels: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lams, centers = Spy(draw.beta), Spy(draw.integer)
-    monkeypatch.setattr(draw, "beta", lams)
+    lams, centers = Spy(sampling.beta), Spy(sampling.integer)
+    monkeypatch.setattr(sampling, "beta", lams)
     mix = create_mixer("cutmix", model, alpha=0.7, label_smoothing=smoothing)
     clipped = 0
     for _ in range(16):
-        monkeypatch.setattr(draw, "integer", centers)
+        monkeypatch.setattr(sampling, "integer", centers)
         mix(images, labels)
         x, target = with_reversed_partner(mix, images, labels)
         lam, middle = lams.results[-1], tuple(centers.results[-2:])
@@ -115,7 +116,7 @@ def test_cutmix_is_timms(
 
 
 def test_cutout_is_the_loop_of_its_paper(model: nn.Module, images: Tensor, labels: Tensor) -> None:
-    """A square around a uniform middle, of which whatever lies outside the image is left out; each image its own."""
+    """A square per image, centred uniformly and clipped at the border."""
     length, middles = 20, set()
     mix = create_mixer("cutout", model, length=length)
     for _ in range(200):
@@ -131,7 +132,7 @@ def test_cutout_is_the_loop_of_its_paper(model: nn.Module, images: Tensor, label
             expected[:, torch.tensor(hole)] = 0.0
             assert torch.equal(image, expected)
     rows, columns = zip(*middles)
-    # Where a square is clipped on one side its far edge still tells the middle: all of them come up.
+    # If a square is clipped on one side, its far edge still gives the centre: all of them come up.
     assert set(columns) == set(range(48))
     assert len(set(rows)) > 60
 
@@ -187,8 +188,8 @@ def test_dropblock_is_timms(
     labels: Tensor,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    spy = Spy(draw.bernoulli)
-    monkeypatch.setattr(dropblock, "bernoulli", spy)
+    spy = Spy(sampling.bernoulli)
+    monkeypatch.setattr(sampling, "bernoulli", spy)
     mix = create_mixer("dropblock", model, drop_prob=0.3, block_size=block_size, sites=[site])
     before = images if site == "input" else features_at(model, site, images)
     seen: list[Tensor] = [] if site == "input" else _after(model, site)
@@ -198,7 +199,7 @@ def test_dropblock_is_timms(
 
     def bernoulli_(self: Tensor, rate: float) -> Tensor:
         rates.append(rate)
-        assert self.shape == spy.results[-1].shape, "a mask for each sample"
+        assert self.shape == spy.results[-1].shape, "a mask per sample"
         return self.copy_(spy.results[-1])
 
     monkeypatch.setattr(Tensor, "bernoulli_", bernoulli_)
@@ -209,7 +210,7 @@ def test_dropblock_is_timms(
 
 
 def _after(model: nn.Module, site: str) -> list[Tensor]:
-    """Record what leaves a site after every hook that is on it by now: the mixer's sits on its last child."""
+    """Record the output of a site after the hooks it already has: the mixer's is on its last child."""
     seen: list[Tensor] = []
     module = model.get_submodule(MODULES[site])
     record(module, seen)
@@ -245,8 +246,8 @@ def test_manifold_mixup_is_the_loop_of_its_paper(
     site: str, model: nn.Module, images: Tensor, labels: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mix_lam(a, b) = lam * a + (1 - lam) * b, of the hidden states and, with the same lam, of the one-hot labels."""
-    spy = Spy(draw.beta)
-    monkeypatch.setattr(manifold_mixup, "beta", spy)
+    spy = Spy(sampling.beta)
+    monkeypatch.setattr(sampling, "beta", spy)
     mix = create_mixer("manifold_mixup", model, alpha=1.5, sites=[site])
     before = images if site == "input" else features_at(model, site, images)
     seen = [] if site == "input" else _after(model, site)
@@ -268,9 +269,9 @@ def test_manifold_mixup_is_the_loop_of_its_paper(
 def test_feature_cutmix_is_timms_cutmix_of_the_features(
     site: str, model: nn.Module, images: Tensor, labels: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lams, centers = Spy(draw.beta), Spy(draw.integer)
-    monkeypatch.setattr(draw, "beta", lams)
-    monkeypatch.setattr(draw, "integer", centers)
+    lams, centers = Spy(sampling.beta), Spy(sampling.integer)
+    monkeypatch.setattr(sampling, "beta", lams)
+    monkeypatch.setattr(sampling, "integer", centers)
     mix = create_mixer("feature_cutmix", model, alpha=0.7, sites=[site])
     model.eval()
     before = features_at(model, site, images)

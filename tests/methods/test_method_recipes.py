@@ -1,4 +1,4 @@
-"""Every method can be reached: defaults, sites, the launcher, a recipe for each benchmark, and a card that is true."""
+"""Every method can be reached: defaults, sites, the launcher, a recipe per benchmark, and a card that is true."""
 
 import re
 from pathlib import Path
@@ -12,12 +12,14 @@ from torch import nn
 
 from tests.conftest import NUM_CLASSES
 from timm_patchup import create_mixer, launch, methods
-from timm_patchup.methods import list_settings, method_parameters
+from timm_patchup.core.method import make_method, method_settings
+from timm_patchup.core.settings import plain
 from timm_patchup.recipe.compose import list_benchmarks, list_recipe_methods, load_recipe
 
-from .every_method import METHODS, WITH_SITES, batch, step
+from .every_method import BY_SALIENCY, METHODS, WITH_SITES, batch, step
 
-AS_RECIPES_ONLY = {"augmix", "autoaugment"}
+# Augmentations of timm that are recipes, but no methods.
+AS_RECIPES_ONLY = sorted(set(list_recipe_methods()) - set(METHODS))
 
 
 def test_defaults_are_those_of_the_papers() -> None:
@@ -30,8 +32,9 @@ def test_defaults_are_those_of_the_papers() -> None:
         "feature_cutmix": {"alpha": 1.0, "prob": 1.0, "sites": None},
     }
     for name, settings in expected.items():
-        defaults = {key: parameter.default for key, parameter in list_settings(name).items()}
+        defaults = {key: known.default for key, known in method_settings(name).items()}
         assert defaults == settings, name
+        assert make_method(name).objective == "l2", "the loss of the mixed target, once"
 
 
 @pytest.mark.parametrize("name", WITH_SITES)
@@ -49,11 +52,12 @@ def test_any_model_will_do_for_a_method_at_the_input(name: str) -> None:
         return
     mix = create_mixer(name, model, num_classes=NUM_CLASSES)
     altered = []
-    for _ in range(4):  # Puzzle Mix may show all of an image
+    for _ in range(4):  # a method that looks at the images may leave a batch as it is
         mixed, target, output = step(mix, *batch())
         mix.loss(output, target).backward()
         altered.append(not torch.equal(mixed, batch()[0]))
     assert any(altered) == (name != "none")
+    assert all(altered) or name == "none" or name in BY_SALIENCY
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -66,17 +70,16 @@ def test_launcher_runs_every_method(
     launch.main([str(train_script), "--mix", name, "--output", str(tmp_path / "args.yaml"), *own.get(name, [])])
     assert f"rank 0 of 1: {'TrainingTask' if name == 'none' else 'MixTask'}" in capsys.readouterr().out
     written = yaml.safe_load((tmp_path / "args.yaml").read_text())
-    known = {key: parameter.default for key, parameter in list_settings(name).items()}
+    known = {key: declared.default for key, declared in method_settings(name).items()}
     known |= {"dropblock": {"block_size": 5, "drop_prob": 0.2}, "cutout": {"length": 9}}.get(name, {})
     assert {key: value for key, value in written.items() if key.startswith("mix_") and value is not None} == {
-        f"mix_{key}": list(value) if isinstance(value, tuple) else value
-        for key, value in known.items()
-        if value is not None
+        f"mix_{key}": plain(value) for key, value in known.items() if value is not None
     }
 
 
 def test_every_method_has_a_recipe_for_every_benchmark() -> None:
-    assert set(list_recipe_methods()) == set(METHODS) | AS_RECIPES_ONLY
+    assert set(METHODS) <= set(list_recipe_methods())
+    assert {"augmix", "autoaugment"} <= set(AS_RECIPES_ONLY)
     for benchmark in list_benchmarks():
         for name in METHODS:
             recipe = load_recipe(f"{benchmark}_{name}")
@@ -112,7 +115,7 @@ def test_recipes_have_the_settings_of_the_paper(recipe: str, settings: dict[str,
     assert settings.items() <= load_recipe(recipe).mix_settings.items()
 
 
-@pytest.mark.parametrize("name", sorted(AS_RECIPES_ONLY))
+@pytest.mark.parametrize("name", AS_RECIPES_ONLY)
 def test_augmentations_of_timm_are_recipes_without_a_mix(name: str) -> None:
     given = load_recipe(f"cifar10_wrn28_10_{name}")
     assert given.mix == "none"
@@ -128,14 +131,23 @@ def test_another_mix_brings_its_own_settings() -> None:
     assert changed == load_recipe("cifar100_wrn28_10_cutout")
 
 
-def test_every_method_has_a_card_with_its_knobs_and_defaults() -> None:
+def as_text(value: object) -> str:
+    """Return a value as flags and recipes spell it."""
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def test_every_method_has_a_card_with_its_settings_and_defaults() -> None:
     text = (Path(methods.__file__).parent / "README.md").read_text()
     cards = dict(re.findall(r"^### ([\w, ]+)\n(.*?)(?=^##)", text, flags=re.MULTILINE | re.DOTALL))
-    named = {name: card for title, card in cards.items() for name in title.split(", ")}
+    named = {name: (title.split(", ").index(name), card) for title, card in cards.items() for name in title.split(", ")}
     assert set(named) == set(METHODS)
-    for name in set(METHODS) - {"hard_patchup", "soft_patchup"}:
-        assert f"[`{name}`](#{name})" in text
-        for key in list_settings(name):
-            default = method_parameters(name)[key].default
-            assert f"`{key}` {default if default is not None else '`None`'}" in named[name], (name, key)
-        assert name == "none" or "arXiv" in named[name] or "as above" in named[name]
+    for name, (column, card) in named.items():
+        assert f"[`{name}`](#" in text
+        rows = [line.strip("| ").split(" | ") for line in card.splitlines() if line.startswith("| `")]
+        shown = {row[0].strip("`"): row[1 + column] for row in rows if row[1 + column] != "-"}
+        defaults = {key: plain(known.default) for key, known in method_settings(name).items()}
+        assert shown == {
+            key: " ".join(map(str, value)) if isinstance(value, list) else as_text(value)
+            for key, value in defaults.items()
+        }, name
+        assert name == "none" or "arXiv" in card

@@ -40,14 +40,14 @@ def test_hidden_features_are_the_papers_mix(site: str, mode: str, mask: str, mod
     torch.testing.assert_close(altered[-1].double(), expected, rtol=1e-5, atol=1e-6)
     assert not torch.equal(altered[-1], unaltered[-1])
 
-    # The mask: one or one for each sample, made of blocks, and p_u is its share.
+    # The mask: one, or one per sample, made of blocks, and p_u is its share.
     changed = mask_of(mix)
     assert changed.shape == (1 if mask == "batch" else 4, *unaltered[-1].shape[1:])
     assert all(oracle.is_made_of_blocks(plane, 3) for planes in changed.tolist() for plane in planes)
     p_u = [oracle.portion_unchanged(holes) for holes in changed.flatten(1).tolist()]
     assert draw.kept.reshape(-1).tolist() == pytest.approx(p_u, abs=1e-6)
 
-    # The targets are W, and the rest of the network goes on from the mixed features.
+    # The targets are W, and the rest of the network continues from the mixed features.
     assert target.dtype is torch.float32
     for row, expected_row in zip(target.tolist(), expected_targets(labels, draw, lam)):
         assert row == pytest.approx(expected_row, abs=1e-6)
@@ -129,7 +129,7 @@ def assert_nhwc_site_is_mixed(model: nn.Module, site: str, mode: str, labels: Te
     assert changed.shape == (1, *features.shape[1:])
     expected = expected_mix(features, drawn(mix), drawn(mix).lam if mode == "soft" else None)
     torch.testing.assert_close(altered[-1].double(), expected, rtol=1e-5, atol=1e-5)
-    planes = changed[0].permute(2, 0, 1).tolist()  # (H, W, C): a plane for each channel
+    planes = changed[0].permute(2, 0, 1).tolist()  # (H, W, C): a plane per channel
     assert all(oracle.is_made_of_blocks(plane, 3) for plane in planes)
     assert len({str(plane) for plane in planes}) > 1  # independent between channels
 
@@ -176,7 +176,7 @@ def test_gradient_through_the_model_is_that_of_plain_autograd(
     mix = PatchUp(model, mode=mode, mask=mask, prob=1.0, sites=[site], block_size=3)  # type: ignore[arg-type]
     x, _ = mix(images, labels)
     model(x)
-    # A cycle of four is not its own inverse: the gradient goes back along the other way.
+    # A cycle of four is not its own inverse: the gradient flows back the other way.
     draw = replace(drawn(mix), partner=torch.tensor([1, 2, 3, 0]))
 
     def plain(features: Tensor) -> Tensor:

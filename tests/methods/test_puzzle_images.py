@@ -6,10 +6,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.conftest import NUM_CLASSES
+from timm_patchup import Draw
+from timm_patchup.core import mixer
+from timm_patchup.core.probe import saliency
 from timm_patchup.methods.puzzle_images import join_images, move_pieces, to_pixels, unit_range
-from timm_patchup.methods.puzzle_mix import PuzzleDraw, PuzzleMix
+from timm_patchup.methods.puzzle_mix import Puzzle
 
-from .puzzle_cases import SmallNet, batch, drawn, slow_mixture
+from .puzzle_cases import SmallNet, batch, drawn, puzzle_mix, slow_mixture
 
 SIZES = [(16, 16), (21, 26), (20, 14)]
 
@@ -22,26 +25,27 @@ def test_images_and_targets_are_those_of_the_mask(
 ) -> None:
     x, y = batch(4, size)
     before, spots = x.clone(), torch.rand(4, *size) ** 8
-    monkeypatch.setattr(PuzzleMix, "saliency", lambda *_: spots)
+    monkeypatch.setattr(mixer, "saliency", lambda *_: spots)
     # An even share and nearly free moves, so that there is something to see.
-    mix = PuzzleMix(net, block_num=block_num, alpha=1e3, transport=transport, t_eps=0.02)
+    mix = puzzle_mix(net, block_num=block_num, alpha=1e3, transport=transport, t_eps=0.02)
     mixed, target = mix(x, y)
-    draw = drawn(mix)
+    draw, puzzle = drawn(mix)
+    mask = puzzle.mask
     assert torch.equal(x, before)
     assert draw.site == "input"
-    assert draw.mask.shape == (4, min(block_num, size[0]), min(block_num, size[1]))
-    assert set(draw.mask.unique().tolist()) <= {0.0, 0.5, 1.0}
-    torch.testing.assert_close(mixed, slow_mixture(x, draw), rtol=1e-5, atol=1e-6)
+    assert mask.shape == (4, min(block_num, size[0]), min(block_num, size[1]))
+    assert set(mask.unique().tolist()) <= {0.0, 0.5, 1.0}
+    torch.testing.assert_close(mixed, slow_mixture(x, draw.partner, puzzle), rtol=1e-5, atol=1e-6)
     if block_num == 16:
-        assert len(draw.mask.unique()) == 3
-        for source in (draw.own_source, draw.partner_source):
+        assert len(mask.unique()) == 3
+        for source in (puzzle.own_source, puzzle.partner_source):
             assert (source is not None) == transport
             if source is not None:
                 assert bool((source != torch.arange(source[0].numel()).view(source.shape[1:])).any())
 
     # The own share of the target is the mean weight of the own pixels.
     weights = torch.tensor([
-        [[draw.mask[i, r * draw.mask.shape[1] // size[0], c * draw.mask.shape[2] // size[1]] for c in range(size[1])]
+        [[mask[i, r * mask.shape[1] // size[0], c * mask.shape[2] // size[1]] for c in range(size[1])]
          for r in range(size[0])]
         for i in range(4)
     ])  # fmt: skip
@@ -56,14 +60,15 @@ def test_images_and_targets_are_those_of_the_mask(
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_any_pieces_are_joined_as_the_draw_says(size: tuple[int, int], net: nn.Module) -> None:
+def test_any_pieces_are_joined_as_the_draw_states(size: tuple[int, int], net: nn.Module) -> None:
     x, y = batch(3, size)
     mask = torch.randint(3, (3, 4, 3)) / 2
     sources = {name: torch.randint(48, (3, 8, 6)) for name in ("own_source", "partner_source")}
     partner = torch.tensor([2, 0, 1])
     changed = torch.ones(3, 1, *size).bool()
-    draw = PuzzleDraw("input", partner, 0.0, changed, torch.ones(3), prior=0.5, mask=mask, **sources)
-    torch.testing.assert_close(PuzzleMix(net)(x, y, draw=draw)[0], slow_mixture(x, draw), rtol=1e-5, atol=1e-6)
+    puzzle = Puzzle(prior=0.5, mask=mask, changed=changed, kept=torch.ones(3), **sources)
+    mixed, _ = puzzle_mix(net)(x, y, draw=Draw("input", partner, puzzle))
+    torch.testing.assert_close(mixed, slow_mixture(x, partner, puzzle), rtol=1e-5, atol=1e-6)
     small = x[:, :1].double().requires_grad_()
     assert torch.autograd.gradcheck(lambda x: join_images(x, partner, mask, **sources), (small,), fast_mode=True)
 
@@ -71,13 +76,13 @@ def test_any_pieces_are_joined_as_the_draw_says(size: tuple[int, int], net: nn.M
 def test_masks_follow_the_saliency(net: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two images, one salient on the left, the other on the right, both halves are seen."""
     x, y = batch(2)
-    saliency = torch.full((2, 32, 32), 1e-3)
-    saliency[0, :, :16] = saliency[1, :, 16:] = 1.0
-    monkeypatch.setattr(PuzzleMix, "saliency", lambda *_: saliency)
-    mix = PuzzleMix(net, block_num=4, alpha=1e6)
+    halves = torch.full((2, 32, 32), 1e-3)
+    halves[0, :, :16] = halves[1, :, 16:] = 1.0
+    monkeypatch.setattr(mixer, "saliency", lambda *_: halves)
+    mix = puzzle_mix(net, block_num=4, alpha=1e6)
     while not torch.equal(mix.draw.partner if mix.draw else y, torch.tensor([1, 0])):
         mixed, target = mix(x, y)
-    assert drawn(mix).prior == pytest.approx(0.5, abs=0.01)
+    assert drawn(mix)[1].prior == pytest.approx(0.5, abs=0.01)
     for image, left, right in ((mixed[0], 0, 1), (mixed[1], 0, 1)):
         assert torch.equal(image[:, :, :16], x[left, :, :, :16])
         assert torch.equal(image[:, :, 16:], x[right, :, :, 16:])
@@ -111,9 +116,9 @@ def test_saliency_is_the_gradient_of_a_linear_classifier() -> None:
     with torch.no_grad():
         grad = ((model(x).softmax(1) - own) @ model.head.weight).view(3, 3, 5, 4)
     expected = (grad**2).mean(1).sqrt()
-    torch.testing.assert_close(PuzzleMix(model).saliency(x, own), expected)
+    torch.testing.assert_close(saliency(model, x, own), expected)
     with torch.no_grad():
-        torch.testing.assert_close(PuzzleMix(model).saliency(x, own), expected)
+        torch.testing.assert_close(saliency(model, x, own), expected)
 
 
 def test_colours_are_stretched_channel_by_channel() -> None:
@@ -129,8 +134,9 @@ def test_colours_are_stretched_channel_by_channel() -> None:
 def test_grid_is_never_finer_than_the_pixels() -> None:
     assert to_pixels(torch.arange(6).view(1, 2, 3), 2, 3).tolist() == [[[0, 1, 2], [3, 4, 5]]]
     model = SmallNet().train()
-    mix = PuzzleMix(model, block_num=16)
+    mix = puzzle_mix(model, block_num=16)
     x, y = batch(4, (12, 9))
     mixed, _ = mix(x, y)
-    assert drawn(mix).mask.shape == (4, 12, 9)
-    torch.testing.assert_close(mixed, slow_mixture(x, drawn(mix)), rtol=1e-5, atol=1e-6)
+    draw, puzzle = drawn(mix)
+    assert puzzle.mask.shape == (4, 12, 9)
+    torch.testing.assert_close(mixed, slow_mixture(x, draw.partner, puzzle), rtol=1e-5, atol=1e-6)

@@ -12,21 +12,24 @@ from torch import nn
 from tests.conftest import NUM_CLASSES
 from tests.support.expectations import MakeModel
 from timm_patchup import Draw, create_mixer, list_methods
+from timm_patchup.core import mixer
+from timm_patchup.core.method import Mix
 from timm_patchup.methods.puzzle_images import join_images
 from timm_patchup.methods.puzzle_mix import PuzzleMix
 from timm_patchup.recipe import load_recipe
 
-from .puzzle_cases import SmallNet, batch, drawn
+from .puzzle_cases import SmallNet, batch, drawn, puzzle_mix
 
 
 def test_block_numbers_and_lam_vary(net: nn.Module) -> None:
-    mix = PuzzleMix(net)
+    mix = puzzle_mix(net)
     x, y = batch(3, (16, 16))
     sizes, priors = set(), set()
     for _ in range(40):
         mix(x, y)
-        sizes.add(drawn(mix).mask.shape[1])
-        priors.add(drawn(mix).prior)
+        _, puzzle = drawn(mix)
+        sizes.add(puzzle.mask.shape[1])
+        priors.add(puzzle.prior)
     assert sizes == {2, 4, 8, 16}
     assert len(priors) == 40
 
@@ -35,7 +38,7 @@ def test_block_numbers_and_lam_vary(net: nn.Module) -> None:
 
 
 def test_call_leaves_no_trace(net: nn.Module) -> None:
-    mix = PuzzleMix(net, alpha=1e3)
+    mix = puzzle_mix(net, alpha=1e3)
     x, y = batch()
     net(x).sum().backward()
     net.get_submodule("drop").eval()  # a flag that is not the model's
@@ -58,7 +61,7 @@ def test_call_leaves_no_trace(net: nn.Module) -> None:
 
 
 def test_a_failing_pass_leaves_the_model_training(net: nn.Module) -> None:
-    mix = PuzzleMix(net)
+    mix = puzzle_mix(net)
     with pytest.raises(RuntimeError):
         mix(torch.randn(2, 4, 32, 32), torch.tensor([1, 2]))  # four channels
     assert all(module.training for module in net.modules())
@@ -68,7 +71,7 @@ def test_a_failing_pass_leaves_the_model_training(net: nn.Module) -> None:
 
 
 def test_switches_leave_the_batch_alone(net: nn.Module) -> None:
-    mix = PuzzleMix(net)
+    mix = puzzle_mix(net)
     x, y = batch()
     own = F.one_hot(y, NUM_CLASSES).float()
 
@@ -86,37 +89,72 @@ def test_switches_leave_the_batch_alone(net: nn.Module) -> None:
     assert untouched()
     net.train()
     assert mix.state_dict()["count"] == 1  # nothing was drawn meanwhile
-    mix.prob = 0.0
+    mix.method = replace(mix.method, prob=0.0)
     assert untouched()
     assert mix.state_dict()["count"] == 2
 
 
 def test_replay_needs_no_model(net: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    mix = PuzzleMix(net, alpha=1e3, t_eps=0.05)
+    mix = puzzle_mix(net, alpha=1e3, t_eps=0.05)
     x, y = batch()
     mixed, target = mix(x, y)
-    draw = drawn(mix)
+    draw, _ = drawn(mix)
     other, _ = mix(x, y)
     assert not torch.equal(other, mixed)
-    monkeypatch.setattr(PuzzleMix, "saliency", None)
+    monkeypatch.setattr(mixer, "saliency", None)
     again, target_again = mix(x, y, draw=draw)
     assert torch.equal(again, mixed)
     assert torch.equal(target_again, target)
     assert mix.state_dict()["count"] == 2
-    with pytest.raises(TypeError, match="must be a PuzzleDraw"):
-        mix(x, y, draw=Draw("input", draw.partner, 0.0, draw.changed, draw.kept))
-    with pytest.raises(ValueError, match=r"draw.mask has shape .* needs \(6, R, C\)"):
-        mix(x, y, draw=replace(draw, mask=draw.mask[:3]))
+    # A draw holds all that it does, so that of another method can be replayed, too.
+    swapped, _ = mix(x, y, draw=Draw("input", draw.partner, Mix(torch.ones(1, 1, 1, 1) > 0)))
+    assert torch.equal(swapped, x[draw.partner])
+    assert mix.state_dict()["count"] == 2
 
 
-def test_resume_goes_on_exactly(net: nn.Module) -> None:
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"mask": torch.ones(3, 2, 2)}, r"^draw\.change\.mask must be a float tensor \(6, R, C\), got .*\(3, 2, 2\)$"),
+        ({"mask": torch.ones(6, 2)}, r"^draw\.change\.mask must be a float tensor \(6, R, C\), got .*\(6, 2\)$"),
+        ({"mask": None}, r"^draw\.change\.mask must be a float tensor \(6, R, C\), got None$"),
+        ({"own_source": torch.zeros(6, 2, 2)}, r"^draw\.change\.own_source must be an int64 tensor \(6, R, C\), got "),
+        (
+            {"partner_source": torch.zeros(5, 2, 2).long()},
+            r"^draw\.change\.partner_source must be an int64 tensor \(6, R, C\), got .*\(5, 2, 2\)$",
+        ),
+        ({"changed": torch.ones(6, 1, 32, 32)}, r"^draw\.changed must be a bool mask of features, got torch\.float32$"),
+        ({"changed": torch.ones(4, 1, 32, 32) > 0}, r"^draw\.changed holds 4 masks, the batch needs 1 or 6$"),
+        ({"kept": torch.ones(3)}, r"^draw\.kept must be a float tensor \(6,\), got .*\(3,\)$"),
+        ({"kept": 0.5}, r"^draw\.kept must be a float tensor \(6,\), got 0\.5$"),
+        ({"kept": torch.full((6,), NAN)}, r"^draw\.kept must be a number in \[0, 1\], got nan$"),
+        ({"kept": torch.full((6,), 1.5)}, r"^draw\.kept must be a number in \[0, 1\], got 1\.5$"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_replayed_puzzle_that_does_not_fit_names_the_field(
+    wrong: dict[str, object], message: str, net: nn.Module
+) -> None:
+    mix = puzzle_mix(net)
     x, y = batch()
-    mix = PuzzleMix(net, seed=3)
+    mix(x, y)
+    draw, puzzle = drawn(mix)
+    with pytest.raises((TypeError, ValueError), match=message):
+        mix(x, y, draw=replace(draw, change=replace(puzzle, **wrong)))  # type: ignore[arg-type]
+    mix(x, y, draw=draw)
+
+
+def test_resume_is_exact(net: nn.Module) -> None:
+    x, y = batch()
+    mix = puzzle_mix(net, seed=3)
     mix(x, y)
     state = mix.state_dict()
     expected = [mix(x, y) for _ in range(3)]
     mix.detach()
-    other = PuzzleMix(net, seed=0)
+    other = puzzle_mix(net, seed=0)
     other.load_state_dict(state)
     torch.rand(7)
     for (mixed, target), (mixed_then, target_then) in zip((other(x, y) for _ in range(3)), expected):
@@ -128,23 +166,24 @@ def test_resume_goes_on_exactly(net: nn.Module) -> None:
 
 
 def test_a_sample_that_is_its_own_partner_is_not_altered(net: nn.Module) -> None:
-    mix = PuzzleMix(net, t_eps=0.01)
+    mix = puzzle_mix(net, t_eps=0.01)
     x, y = batch(3)
     seen = 0
     for _ in range(12):
         mixed, target = mix(x, y)
-        for i, j in enumerate(drawn(mix).partner.tolist()):
+        draw, _ = drawn(mix)
+        for i, j in enumerate(draw.partner.tolist()):
             if i == j:
                 seen += 1
                 assert torch.equal(mixed[i], x[i])
                 assert target[i, y[i]] == 1.0
-                assert drawn(mix).kept[i] == 1.0
+                assert draw.kept[i] == 1.0
     assert seen > 3
 
 
 def test_batch_of_one_is_not_altered(net: nn.Module) -> None:
     x, y = batch(1)
-    mixed, target = PuzzleMix(net)(x, y)
+    mixed, target = puzzle_mix(net)(x, y)
     assert torch.equal(mixed, x)
     assert torch.equal(target, F.one_hot(y, NUM_CLASSES).float())
 
@@ -153,7 +192,7 @@ def test_batch_of_one_is_not_altered(net: nn.Module) -> None:
 def test_dtype_and_memory_format_are_kept(dtype: torch.dtype, net: nn.Module) -> None:
     x, y = batch()
     for model in (net, SmallNet().train().to(dtype)):  # images in half precision for a model in full, and both in half
-        plain, last = (PuzzleMix(model, seed=1) for _ in range(2))
+        plain, last = (puzzle_mix(model, seed=1) for _ in range(2))
         images = x.to(dtype)
         mixed, target = plain(images, y)
         mixed_last, _ = last(images.contiguous(memory_format=torch.channels_last), y)
@@ -162,14 +201,14 @@ def test_dtype_and_memory_format_are_kept(dtype: torch.dtype, net: nn.Module) ->
         assert mixed.is_contiguous()
         assert mixed_last.is_contiguous(memory_format=torch.channels_last)
         assert not mixed_last.is_contiguous()
-        draw = drawn(last)
-        sources = {"own_source": draw.own_source, "partner_source": draw.partner_source}
-        assert torch.equal(mixed_last, join_images(images, draw.partner, draw.mask, **sources))
+        draw, puzzle = drawn(last)
+        sources = {"own_source": puzzle.own_source, "partner_source": puzzle.partner_source}
+        assert torch.equal(mixed_last, join_images(images, draw.partner, puzzle.mask, **sources))
 
 
 def test_compiled_model_trains(make_model: MakeModel) -> None:
     model = make_model()
-    mix = PuzzleMix(model)
+    mix = puzzle_mix(model)
     compiled = torch.compile(model, backend="eager")
     x, y = batch(4, (64, 64))
     for _ in range(2):
@@ -181,7 +220,7 @@ def test_compiled_model_trains(make_model: MakeModel) -> None:
 def test_under_ddp_gradients_are_reduced_once(net: nn.Module, tmp_path: Path) -> None:
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
     try:
-        mix = PuzzleMix(net)
+        mix = puzzle_mix(net)
         wrapped = nn.parallel.DistributedDataParallel(net)
         x, y = batch()
         for _ in range(3):  # a reducer that saw another backward pass refuses the next forward pass
@@ -199,14 +238,14 @@ def test_under_ddp_gradients_are_reduced_once(net: nn.Module, tmp_path: Path) ->
 
 def test_registered_with_the_papers_settings(net: nn.Module) -> None:
     assert "puzzle_mix" in list_methods()
-    settings = create_mixer("puzzle_mix", net).settings()
+    settings = create_mixer("puzzle_mix", net).method.settings()
     paper = {"alpha": 1.0, "block_num": [2, 4, 8, 16], "n_labels": 3, "beta": 1.2, "gamma": 0.5, "eta": 0.2}
     assert paper.items() <= settings.items()
     assert settings["transport"] is True
     assert settings["t_eps"] == 0.8
     assert settings["prob"] == 1.0
     assert settings["objective"] == "l2"
-    assert create_mixer("puzzle_mix", net, block_num=4).settings()["block_num"] == [4]
+    assert create_mixer("puzzle_mix", net, block_num=4).method == PuzzleMix(block_num=(4,))
 
 
 @pytest.mark.parametrize(("benchmark", "alpha"), [("tiny_imagenet_resnet101", 0.2), ("cifar10_preactresnet18", 1.0)])
@@ -215,24 +254,24 @@ def test_recipe_has_the_papers_alpha(benchmark: str, alpha: float, net: nn.Modul
     assert recipe.mix == "puzzle_mix"
     assert recipe.mix_settings["alpha"] == alpha
     mix = create_mixer(recipe.mix, net, **recipe.mix_settings)
-    assert mix.settings()["block_num"] == [2, 4, 8, 16]
+    assert mix.method.settings()["block_num"] == [2, 4, 8, 16]
 
 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"alpha": 0}, "alpha must lie in"),
-        ({"block_num": []}, "block_num is empty"),
-        ({"block_num": [2, 0]}, "block_num must be at least 1"),
-        ({"block_num": "2"}, "block_num must be a whole number"),
-        ({"n_labels": 1}, "n_labels must be at least 2"),
-        ({"beta": -1}, "beta must lie in"),
-        ({"gamma": 1.5}, "gamma must lie in"),
-        ({"eta": -0.1}, "eta must lie in"),
-        ({"t_eps": 0}, "t_eps must lie in"),
-        ({"transport": 1}, "transport must be True or False"),
+        ({"alpha": 0}, "alpha must be a number above 0, got 0"),
+        ({"block_num": []}, "block_num is empty: give at least one value"),
+        ({"block_num": [2, 0]}, "block_num must be a whole number of at least 1, got 0"),
+        ({"block_num": "2"}, "block_num must be a whole number of at least 1, got '2'"),
+        ({"n_labels": 1}, "n_labels must be a whole number of at least 2, got 1"),
+        ({"beta": -1}, "beta must be a number of at least 0, got -1"),
+        ({"gamma": 1.5}, r"gamma must be a number in \[0, 1\], got 1.5"),
+        ({"eta": -0.1}, "eta must be a number of at least 0, got -0.1"),
+        ({"t_eps": 0}, "t_eps must be a number above 0, got 0"),
+        ({"transport": 1}, "transport must be true or false, got 1"),
     ],
 )
-def test_bad_settings_say_what_is_allowed(setting: dict[str, object], message: str, net: nn.Module) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
-        PuzzleMix(net, **setting)  # type: ignore[arg-type]
+def test_bad_settings_state_what_is_allowed(setting: dict[str, object], message: str, net: nn.Module) -> None:
+    with pytest.raises((ValueError, TypeError), match=f"^{message}$"):
+        puzzle_mix(net, **setting)  # type: ignore[arg-type]

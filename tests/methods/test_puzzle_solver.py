@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from timm_patchup.methods.puzzle_mix import PuzzleMix
+from timm_patchup.core.probe import saliency
 from timm_patchup.methods.puzzle_solver import (
     MaskProblem,
     block_saliency,
@@ -51,7 +51,7 @@ def real() -> tuple[Tensor, Tensor]:
     model = SmallNet(in_chans=1).train()
     train(model, x, y, steps=60)
     chosen = torch.randperm(len(x))[:24]
-    return x[chosen], PuzzleMix(model).saliency(x[chosen], F.one_hot(y[chosen], 10).float())
+    return x[chosen], saliency(model, x[chosen], F.one_hot(y[chosen], 10).float())
 
 
 # The energy

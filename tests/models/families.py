@@ -1,7 +1,8 @@
-"""One small model of every timm family, what its default sites give, and the README's table of it.
+"""One small model of every timm family, what its default sites give, and the table of it in the documentation.
 
-Families are timm's own modules, so one that timm adds later is tried as well: by the rules of ``trials``, unless
-``KNOWN`` says how to make it smaller. ``python -m tests.models.families`` prints the table for README.md.
+Families are timm's own modules, so one that timm adds later is tried, too: by the rules of ``trials``, unless ``KNOWN``
+has a smaller model of it. ``python -m tests.models.families`` prints the table for ``timm_patchup/methods/README.md``,
+which states the release of timm it was recorded with; ``recorded`` reads it.
 """
 
 import re
@@ -15,21 +16,28 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from timm_patchup import PatchUp
+from tests.support.paths import ROOT
+from timm_patchup import PatchUp, list_sites
+from timm_patchup.core.layout import is_tokens, probe_images
 from timm_patchup.core.method import INPUT
-from timm_patchup.core.probe import probe
+from timm_patchup.core.probe import outputs_at, probe
+from timm_patchup.core.sites import Site
+from timm_patchup.errors import SiteError, UserError
 
 NUM_CLASSES = 10
 BATCH_SIZE = 3
 SMALL = 64
 # Parts of the names that timm gives to small models, smallest first.
 SMALL_NAMES = ("test_", "atto", "femto", "pico", "nano", "xx", "tiny", "micro", "small", "_050", "_s")
+PAGE = ROOT / "timm_patchup" / "methods" / "README.md"
 BEGIN, END = "<!-- reach:begin -->", "<!-- reach:end -->"
+# What a model can give instead of maps.
+INSTEAD = ("tokens", "several tensors", "no named stages", "something else")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How a family is tried: which model, made with what, on square images of which size."""
+    """How a family is tried: which model, made with what, and the side of its square images."""
 
     model: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -41,9 +49,9 @@ class Outcome:
     """What the default sites of a family's model give.
 
     Attributes:
-        gives: ``"NCHW"``, ``"NHWC"`` or both; where the model cannot be mixed inside, what it gives instead.
+        gives: ``"NCHW"``, ``"NHWC"`` or both; one of ``INSTEAD`` if the model cannot be mixed inside.
         sites: the sites that can be mixed.
-        error: the message where the default sites cannot be used, None where they can.
+        error: the message if the default sites cannot be used, else None.
     """
 
     gives: str
@@ -54,7 +62,7 @@ class Outcome:
 _FLAT = (1, 1, 1, 1)
 _TINY_SWIN = {"depths": _FLAT, "embed_dim": 24, "img_size": SMALL}
 _TINY_VIT = {"depth": 2, "embed_dim": 96, "num_heads": 2}
-# Only families for which the rules of `trials` choose a model that is slow.
+# Only families for which the rules of `trials` choose a slow model.
 KNOWN = {
     "beit": Trial("beit_base_patch16_224", {**_TINY_VIT, "img_size": SMALL}),
     "convmixer": Trial("convmixer_1024_20_ks9_p14", {}, 56),
@@ -93,8 +101,6 @@ def families() -> list[str]:
 
 def trials(family: str) -> list[Trial]:
     """Return how to try a family, in order: a small model on small images, then on images of its own size."""
-    if family in KNOWN:
-        return [KNOWN[family]]
 
     def rank(name: str) -> int:
         return next((i for i, part in enumerate(SMALL_NAMES) if part in name), len(SMALL_NAMES))
@@ -102,7 +108,9 @@ def trials(family: str) -> list[Trial]:
     name = min(timm.list_models(module=family), key=rank)
     config = timm.get_pretrained_cfg(name)
     small = Trial(name, {"img_size": SMALL} if config.fixed_input_size else {})
-    return [small, Trial(name, {}, config.input_size[-1])]
+    by_rule = [small, Trial(name, {}, config.input_size[-1])]
+    known = KNOWN.get(family)
+    return [known, *by_rule] if known and timm.is_model(known.model) else by_rule
 
 
 def build(family: str) -> tuple[Trial, nn.Module]:
@@ -117,7 +125,7 @@ def build(family: str) -> tuple[Trial, nn.Module]:
             model = timm.create_model(trial.model, num_classes=NUM_CLASSES, **trial.settings)
             with torch.no_grad():
                 model.eval()(images(trial))
-        except (AssertionError, RuntimeError, TypeError):
+        except Exception:  # whatever timm's model makes of arguments or sizes that are not its own
             if trial is last:
                 raise
             continue
@@ -139,28 +147,59 @@ def outcome(family: str) -> Outcome:
     trial, model = build(family)
     try:
         maps = probe(model, PatchUp(model).sites, images(trial))
-    except ValueError as error:
-        return Outcome(_what_instead(str(error)), suggested_sites(str(error)), str(error))
+    except SiteError as error:
+        return Outcome(_instead(trial, model, error.site), error.usable, str(error))
+    except UserError as error:
+        return Outcome("no named stages", (INPUT,), str(error))
     layouts = {"NHWC" if layout.nhwc else "NCHW" for name, layout in maps.items() if name != INPUT}
     return Outcome(" and ".join(sorted(layouts)), tuple(maps))
 
 
-def suggested_sites(error: str) -> tuple[str, ...]:
-    """Return the sites that an error of ours says to use instead."""
-    found = re.findall(r"sites=\[([^]]*)\]", error)
-    return tuple(re.findall(r"'([^']+)'", found[-1])) if found else ()
-
-
-def _what_instead(error: str) -> str:
-    if "feature_info" in error:
-        return "no named stages"
-    if "gives tokens" in error:
+def _instead(trial: Trial, model: nn.Module, site: str) -> str:
+    """Return what a site gives that is no map."""
+    (outputs,) = outputs_at(model, [Site(site, list_sites(model)[site])], probe_images(images(trial)))
+    if len(outputs) != 1:
+        return "something else"
+    if is_tokens(outputs[0]):
         return "tokens"
-    return "several tensors" if re.search(r"gives a \w+ of \d", error) else "something else"
+    return "several tensors" if isinstance(outputs[0], (tuple, list)) else "something else"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The table in the documentation: release of timm, its lines, and the families by whether they train."""
+
+    release: str
+    text: str
+    rows: list[tuple[str, str, str, int, list[str]]]
+
+    @property
+    def is_installed(self) -> bool:
+        return self.release == timm.__version__
+
+    def families(self, verdict: str | None = None) -> list[str]:
+        return [name for row in self.rows if verdict in (None, row[0]) for name in row[4]]
+
+
+@cache
+def recorded() -> Recorded:
+    """Read the table; raise AssertionError if it has not the form that ``render_table`` gives it."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert page.count(BEGIN) == page.count(END) == 1
+    text = page[page.index(BEGIN) : page.index(END) + len(END)]
+    lines = text.splitlines()
+    first = re.match(r"timm (\S+): \d+ families tried, ", lines[1])
+    assert first is not None, lines[1]
+    rows = []
+    for line in lines[5:-1]:
+        row = re.fullmatch(r"\| (trains|error) \| ([\w ]+) \| ([\w, ]+) \| (\d+) \| ([\w, ]+) \|", line)
+        assert row is not None, line
+        rows.append((row[1], row[2], row[3], int(row[4]), row[5].split(", ")))
+    return Recorded(first[1], text, rows)
 
 
 def render_table() -> str:
-    """Return the README's table with its markers: the families that train with ``sites=None``, and what others give."""
+    """Return the table with its markers: the families that train with ``sites=None``, and what others give."""
     rows: dict[tuple[bool, str, tuple[str, ...]], list[str]] = defaultdict(list)
     for family in families():
         found = outcome(family)
@@ -168,8 +207,7 @@ def render_table() -> str:
     trained = sum(len(names) for (failed, _, _), names in rows.items() if not failed)
     lines = [
         BEGIN,
-        f"timm {timm.__version__}: {len(families())} families tried, {trained} train with `sites=None`, "
-        f"{len(families()) - trained} end in an error that says what the model gives and which sites to name instead.",
+        headline(timm.__version__, len(families()), trained),
         "",
         "| `sites=None` | the model gives | sites that can be mixed | families | |",
         "| --- | --- | --- | ---: | --- |",
@@ -178,6 +216,13 @@ def render_table() -> str:
         verdict = "error" if failed else "trains"
         lines.append(f"| {verdict} | {gives} | {', '.join(sites)} | {len(names)} | {', '.join(names)} |")
     return "\n".join([*lines, END])
+
+
+def headline(release: str, tried: int, trained: int) -> str:
+    return (
+        f"timm {release}: {tried} families tried, {trained} train with `sites=None`, {tried - trained} end in an error "
+        f"that states what the model gives and which sites to name instead."
+    )
 
 
 if __name__ == "__main__":

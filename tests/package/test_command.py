@@ -1,30 +1,51 @@
-"""What the commands share: wrong flags end in one line each, and the first process speaks for all."""
+"""What all commands share: errors as single lines, exit codes, help with examples."""
 
+import errno
 import importlib
+import signal
+from itertools import takewhile
 
 import pytest
 
 from tests.support.paths import ROOT
-from timm_patchup.cli.command import Parser, print_errors
-from timm_patchup.errors import nearest
+from timm_patchup.cli.command import Parser, print_errors, run_command
+from timm_patchup.errors import Failed, HubFailed, Stopped, UserError, nearest
 
-# Of each command: its script, a flag that takes a value, and what else a call needs.
+# Per command: its name in messages, a flag that takes a value, and the arguments that a call needs.
 CALLS = {
-    "evaluation": ("evaluate.py", "--output", []),
-    "hub": ("push_to_hub.py", "--revision", ["run", "--repo", "USER/NAME"]),
+    "evaluate": ("evaluate.py", "--output", []),
+    "push": ("push_to_hub.py", "--revision", ["run", "--repo", "USER/NAME"]),
     "study": ("study.py", "--output", []),
-    "training": ("train.py", "--output", []),
+    "timing": ("timing.py", "--output", []),
+    "train": ("train.py", "--output", []),
 }
 
 
 def main(name: str, *words: str) -> object:
     with pytest.raises(SystemExit) as stop:
-        importlib.import_module(f"timm_patchup.{name}.cli").main(list(words))
+        importlib.import_module(f"timm_patchup.cli.{name}").main(list(words))
     return stop.value.code
 
 
-def test_commands_are_all_there() -> None:
-    assert CALLS.keys() == {path.parent.name for path in (ROOT / "timm_patchup").glob("*/cli.py")}
+def test_all_commands_are_tested() -> None:
+    commands = [path.stem for path in (ROOT / "timm_patchup" / "cli").glob("*.py") if "def main(" in path.read_text()]
+    assert sorted(CALLS) == sorted(commands)
+
+
+@pytest.mark.parametrize("name", ["push", "study", "train"])
+def test_help_has_groups_and_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(name, "--help") == 0
+    text = capsys.readouterr().out
+    examples = text.split("\nexamples:\n")[1].splitlines()
+    assert 2 <= len(examples) <= 4
+    parser = importlib.import_module(f"timm_patchup.cli.{name}").make_parser()
+    for line in examples:
+        before, script, after = line.partition(f"scripts/{CALLS[name][0]} ")
+        assert script, line
+        assert before.split()[-1] in ("python", "launch")
+        flags = list(takewhile(lambda word: word not in ("#", ">", "--"), after.split()))
+        assert parser.read(flags)[1] == [], line
+    assert "(default: " in text
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -41,7 +62,7 @@ def test_an_unknown_flag_names_the_nearest(name: str, capsys: pytest.CaptureFixt
     assert f"unknown flag {flag}x; did you mean {flag}" in capsys.readouterr().err
 
 
-def test_words_that_are_no_flags() -> None:
+def test_words_that_are_not_flags() -> None:
     parser = Parser(prog="try.py", allow_abbrev=False, add_help=False)
     parser.add_argument("--limit", type=int)
     given, problems = parser.read(["there", "--limit", "3", "--xyzzy", "5", "--limt=5", "here"])
@@ -71,7 +92,7 @@ def test_nearest() -> None:
         ({"RANK": "8", "LOCAL_RANK": "0"}, False, "try.py, process 8: a b\ntry.py, process 8: c\n"),
     ],
 )
-def test_the_first_process_of_a_machine_complains_for_all(
+def test_the_first_process_of_a_machine_prints_for_all(
     ranks: dict[str, str],
     everywhere: bool,
     lines: str,
@@ -84,3 +105,35 @@ def test_the_first_process_of_a_machine_complains_for_all(
         monkeypatch.setenv(name, value)
     assert print_errors("try.py", ["a\n  b", "c"], 3, everywhere=everywhere) == 3
     assert capsys.readouterr().err == lines
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (UserError(["a", "b"]), 2, "try.py: a\ntry.py: b\n"),
+        (Failed("a"), 1, "try.py: a\n"),
+        (HubFailed("a"), 1, "try.py: a\n"),
+        (
+            Stopped(signal.SIGTERM, "step-1"),
+            143,
+            "try.py: stopped by SIGTERM; checkpoint step-1: resume with --resume\n",
+        ),
+        (KeyboardInterrupt(), 130, "try.py: interrupted\n"),
+        (OSError(errno.ENOSPC, "full", "x.csv"), 1, "try.py: cannot write x.csv: full; free some space\n"),
+        (OSError(errno.ENOSPC, "full", "from", None, "to"), 1, "try.py: cannot write to: full; free some space\n"),
+        (PermissionError(errno.EACCES, "denied", "x"), 1, "try.py: cannot access x: denied; free some space\n"),
+        (ValueError("a\nb"), 1, "try.py: ValueError: a b (--debug shows the traceback)\n"),
+    ],
+)
+def test_how_a_command_ends(
+    error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+    def work(words: list[str]) -> int:
+        raise error
+
+    with pytest.raises(SystemExit) as stop:
+        run_command("try.py", work, [], on_interrupt="interrupted", on_file_error="free some space")
+    assert (stop.value.code, capsys.readouterr().err) == (code, line)

@@ -9,10 +9,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import timm
 
 from tests.support.launching import run_command
 from tests.support.paths import ROOT
-from timm_patchup import create_mixer, list_methods
+from timm_patchup import PatchUp, create_mixer, list_methods
 from timm_patchup.core.method import make_method, method_settings
 from timm_patchup.methods import patchup
 from timm_patchup.recipe import load_recipe
@@ -29,7 +30,9 @@ PYTHON = [(path, code) for path in PAGES for language, code in BLOCK.findall(pat
 SHELL = [(path, code) for path in PAGES for language, code in BLOCK.findall(path.read_text()) if language == "bash"]
 LAUNCH = [code for _, code in SHELL if code.startswith("timm-patchup ")]
 # What the README's first block takes for granted: a loop with a model and a batch.
-LOOP = "import timm, torch\nfrom timm_patchup import PatchUp\nmodel = timm.create_model('test_resnet', num_classes=10)\n"
+LOOP = (
+    "import timm, torch\nfrom timm_patchup import PatchUp\nmodel = timm.create_model('test_resnet', num_classes=10)\n"
+)
 LOOP += "x, y = torch.randn(4, 3, 64, 64), torch.randint(10, (4,))\n"
 
 
@@ -51,7 +54,9 @@ def test_pages_and_blocks_are_found() -> None:
     assert len(README.splitlines()) <= 220
 
 
-@pytest.mark.parametrize(("page", "code"), PYTHON, ids=[f"{path.parent.name}-{n}" for n, (path, _) in enumerate(PYTHON)])
+@pytest.mark.parametrize(
+    ("page", "code"), PYTHON, ids=[f"{path.parent.name}-{n}" for n, (path, _) in enumerate(PYTHON)]
+)
 def test_python_blocks_run(page: Path, code: str) -> None:
     whole = code if "import" in code else LOOP + code
     done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True)
@@ -117,9 +122,9 @@ def test_every_method_has_a_card_and_is_named_in_the_readme() -> None:
 
 def test_soft_and_hard_defaults_agree_everywhere() -> None:
     """Constructor, registry, recipe, card and README: one declaration, five places."""
-    import timm
-
-    rows = re.findall(r"^\| `(\w+)` \| (\S+) \| (\S+) \|", README.split("<!-- table:patchup -->")[1], flags=re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w+)` \| (\S+) \| (\S+) \|", README.split("<!-- table:patchup -->")[1], flags=re.MULTILINE
+    )
     assert rows == re.findall(
         r"^\| `(\w+)` \| (\S+) \| (\S+) \|",
         CARDS.split("<!-- table:patchup -->")[1].split("<!-- /table -->")[0],
@@ -135,8 +140,6 @@ def test_soft_and_hard_defaults_agree_everywhere() -> None:
         made = create_mixer(name, model)
         assert made.method == method
         made.detach()
-        from timm_patchup import PatchUp
-
         assert PatchUp(model, mode=mode).method == method  # type: ignore[arg-type]
         recipe = load_recipe(f"fashion_mini_{name}")
         assert recipe.method == method

@@ -1,4 +1,4 @@
-"""The wheel: after a plain pip install, without a checkout, names of recipes resolve and the data is there."""
+"""The wheel: recipes and data work after a plain pip install, without a checkout."""
 
 import subprocess
 import sys
@@ -33,7 +33,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-def test_what_is_in_the_wheel(installed: Path) -> None:
+def test_files_of_the_wheel(installed: Path) -> None:
     shipped = {str(path.relative_to(installed / "timm_patchup" / "recipes")) for path in installed.rglob("*.yaml")}
     assert shipped == {str(path.relative_to(ROOT / "recipes")) for path in (ROOT / "recipes").rglob("*.yaml")}
     assert len(list(installed.rglob("*.parquet"))) == 2

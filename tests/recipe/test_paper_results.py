@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.support.paths import ROOT
-from timm_patchup.methods import list_methods
+from timm_patchup import list_methods
 from timm_patchup.recipe import list_recipes
 from timm_patchup.recipe.compose import list_benchmarks, recipes_dir
 

@@ -1,4 +1,4 @@
-"""What the tests of the studies share: the command in this process, and runs with made-up numbers."""
+"""Helpers of the study tests: the command in this process, and finished runs with made-up numbers."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from timm_patchup.cli.study import main
 from timm_patchup.runs.folder import RunFolder
 from timm_patchup.study import Run
-from timm_patchup.study.commands import Options, run_recipe
+from timm_patchup.study.options import StudyOptions, run_recipe
 
 # benchmarks x methods x settings x seeds
 COUNTS = {
@@ -35,7 +35,7 @@ def study_here(*words: object) -> int:
     return int(caught.value.code or 0)
 
 
-def finish(folder: Path, run: Run, options: Options, *, error: float, loss: float = 1.0, val: float = 0.0) -> None:
+def finish(folder: Path, run: Run, options: StudyOptions, *, error: float, loss: float = 1.0, val: float = 0.0) -> None:
     """Write a run as the training command leaves it, with made-up numbers: epoch 2 of 3 was the best."""
     run_folder = RunFolder(folder / "runs" / run.name)
     run_folder.begin(run_recipe(run, options), run.name)

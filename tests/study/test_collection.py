@@ -1,4 +1,4 @@
-"""From finished runs to tables: means, deviations, differences, pictures."""
+"""Tables of finished runs: means, deviations, differences, figures."""
 
 import csv
 import json
@@ -9,14 +9,14 @@ import pytest
 from tests.study.studying import finish
 from timm_patchup.errors import UserError
 from timm_patchup.study import load_study
-from timm_patchup.study.collect import Row, check_finished, collect, is_done
-from timm_patchup.study.commands import Options
+from timm_patchup.study.collect import StudyRow, check_finished, collect, is_done
+from timm_patchup.study.options import StudyOptions
 from timm_patchup.study.paper import PaperNumber
-from timm_patchup.study.tables import comma_separated, draw, markdown, number
+from timm_patchup.study.tables import comma_separated, markdown, number, plot
 
 
 def test_mean_deviation_and_difference_by_hand(tmp_path: Path) -> None:
-    study, options = load_study("sites"), Options(tmp_path)
+    study, options = load_study("sites"), StudyOptions(tmp_path)
     runs = study.runs(3)
     stem = [run for run in runs if run.condition.setting == "layer 1"]
     for run, error in zip(stem, (17.0, 18.0, 22.0)):
@@ -48,8 +48,8 @@ def test_mean_deviation_and_difference_by_hand(tmp_path: Path) -> None:
     assert (table[4]["mean"], table[4]["paper_mean"], table[4]["paper_table"]) == ("", "21.42", "tab:layer_study_k")
 
 
-def test_without_numbers_of_the_paper_metrics_stand_side_by_side(tmp_path: Path) -> None:
-    study, options = load_study("fashion_mini"), Options(tmp_path)
+def test_without_numbers_of_the_paper_all_metrics_are_in_one_line(tmp_path: Path) -> None:
+    study, options = load_study("fashion_mini"), StudyOptions(tmp_path)
     for run, error in zip([run for run in study.runs(3) if run.condition.method == "cutmix"], (12.0, 13.0, 14.0)):
         finish(tmp_path, run, options, error=error, loss=error / 10)
     text = markdown(study, collect(study, 3, options), command="c", failed=[])
@@ -62,7 +62,7 @@ def test_without_numbers_of_the_paper_metrics_stand_side_by_side(tmp_path: Path)
 
 
 def test_values_of_an_evaluation(tmp_path: Path) -> None:
-    study, options = load_study("affine"), Options(tmp_path)
+    study, options = load_study("affine"), StudyOptions(tmp_path)
     run = study.runs(1)[0]
     finish(tmp_path, run, options, error=20.0)
     assert not is_done(study, run, options), "the evaluation is left"
@@ -79,29 +79,29 @@ def test_values_of_an_evaluation(tmp_path: Path) -> None:
 
 
 def test_top5_is_an_error(tmp_path: Path) -> None:
-    study, options = load_study("imagenet"), Options(tmp_path)
+    study, options = load_study("imagenet"), StudyOptions(tmp_path)
     run = next(run for run in study.runs() if run.condition.method == "hard_patchup")
     finish(tmp_path, run, options, error=21.0)
     rows = [row for row in collect(study, 1, options) if row.condition.method == "hard_patchup"]
     assert [row.difference for row in rows] == pytest.approx([21.0 - 20.75, 10.0 - 5.29])
 
 
-def test_runs_of_other_flags_are_refused(tmp_path: Path) -> None:
+def test_runs_with_other_flags_are_refused(tmp_path: Path) -> None:
     study = load_study("fashion_mini")
     run = study.runs(1)[0]
-    finish(tmp_path, run, Options(tmp_path, limit=100), error=1.0)
-    check_finished([run], Options(tmp_path, limit=100))
-    with pytest.raises(UserError, match="was run with limit 100, not None"):
-        check_finished([run], Options(tmp_path))
+    finish(tmp_path, run, StudyOptions(tmp_path, limit=100), error=1.0)
+    check_finished([run], StudyOptions(tmp_path, limit=100))
+    with pytest.raises(UserError, match="was run with limit 100, got None"):
+        check_finished([run], StudyOptions(tmp_path))
 
 
 def test_numbers_as_text() -> None:
     assert [number(None, None, 2), number(1.0, None, 2), number(1.234, 0.1, 2)] == ["-", "1.00", "1.23 ± 0.10"]
 
 
-def test_picture_of_nothing_and_of_something(tmp_path: Path) -> None:
+def test_figures_with_and_without_values(tmp_path: Path) -> None:
     study = load_study("loss_terms")
     condition = study.conditions[0]
-    draw(study, [Row(condition, "", "val_error", (), 5, None)], tmp_path / "a.png")
-    draw(study, [Row(condition, "", "val_error", (1.0, 2.0), 2, PaperNumber(1.0, 0.2, "t"))], tmp_path / "b.png")
+    plot(study, [StudyRow(condition, "", "val_error", (), 5, None)], tmp_path / "a.png")
+    plot(study, [StudyRow(condition, "", "val_error", (1.0, 2.0), 2, PaperNumber(1.0, 0.2, "t"))], tmp_path / "b.png")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.png"]

@@ -1,4 +1,4 @@
-"""From a study to the commands of its runs, and the flags of study.py."""
+"""The commands of the runs of a study, and the flags of study.py."""
 
 import runpy
 import shlex
@@ -8,10 +8,11 @@ import pytest
 
 from tests.study.studying import COUNTS, study_here
 from timm_patchup.cli.study import devices
+from timm_patchup.cli.study_commands import commands, data_flags, flags
 from timm_patchup.cli.train import make_parser
 from timm_patchup.errors import UserError
 from timm_patchup.study import load_study
-from timm_patchup.study.commands import Options, commands, data_flags, flags
+from timm_patchup.study.options import StudyOptions
 
 
 def test_flags_are_words_of_the_command() -> None:
@@ -24,22 +25,24 @@ def test_flags_are_words_of_the_command() -> None:
 def test_evaluation_follows_the_training() -> None:
     study = load_study("attacks")
     run = study.runs(1)[0]
-    _, evaluation = commands(study, run, Options(Path("studies/attacks"), limit=50, threads=2))
+    _, evaluation = commands(study, run, StudyOptions(Path("studies/attacks"), limit=50, threads=2))
     assert shlex.join(evaluation) == (
         "python -m timm_patchup.evaluation --model studies/attacks/runs/tiny_imagenet_wrn28_10_none-seed0 "
         "--suite attacks,fgsm --output studies/attacks/reports/tiny_imagenet_wrn28_10_none-seed0 --limit 50 --threads 2"
     )
 
 
-def test_corrupted_files_are_handed_on_and_have_reports_of_their_own(
+def test_corrupted_images_are_passed_on_and_have_separate_reports(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     study = load_study("corruptions")
     run = study.runs(1)[0]
-    made, ready = Options(tmp_path), Options(tmp_path, corrupted=f"{tmp_path}/files/Tiny-C/")
+    made, ready = StudyOptions(tmp_path), StudyOptions(tmp_path, corrupted=f"{tmp_path}/files/Tiny-C/")
     assert "--corrupted" not in commands(study, run, made)[1]
     assert commands(study, run, ready)[1][-2:] == ["--corrupted", f"{tmp_path}/files/Tiny-C/"]
-    others = [Options(tmp_path, corrupted=where) for where in (f"{tmp_path}/Tiny-C", "hfds/a/Tiny-C", "hfds/b/Tiny-C")]
+    others = [
+        StudyOptions(tmp_path, corrupted=where) for where in (f"{tmp_path}/Tiny-C", "hfds/a/Tiny-C", "hfds/b/Tiny-C")
+    ]
     assert len({options.report(run) for options in (made, ready, *others)}) == 5, "none is taken for another"
     assert ready.reports.name.startswith("reports_Tiny-C-")
 
@@ -51,20 +54,20 @@ def test_corrupted_files_are_handed_on_and_have_reports_of_their_own(
     assert study_here("--study", "affine", *words, tmp_path) == 2
     assert "--corrupted is for suite corruptions, which affine does not have" in capsys.readouterr().err
     assert study_here("--study", "corruptions", *words, tmp_path / "none") == 2
-    assert "none: no such folder; a data set of the Hub is hfds/OWNER/NAME" in capsys.readouterr().err
+    assert "none: no such folder; a dataset on the Hub is hfds/OWNER/NAME" in capsys.readouterr().err
 
 
 def test_local_data(tmp_path: Path) -> None:
     cifar, scarce = load_study("cifar"), load_study("cifar10_scarce")
     assert data_flags(scarce.runs(1)[0], scarce, tmp_path) == ["--data-dir", tmp_path.as_posix()]
-    with pytest.raises(UserError, match="folders cifar10, cifar100 in it; no cifar10"):
+    with pytest.raises(UserError, match="needs the folders cifar10, cifar100 in it; cifar10 is missing"):
         data_flags(cifar.runs(1)[0], cifar, tmp_path)
     (tmp_path / "cifar10").mkdir()
     for study in (cifar, scarce):
         assert data_flags(study.runs(1)[0], study, tmp_path) == ["--data-dir", (tmp_path / "cifar10").as_posix()]
 
 
-def test_dry_run_prints_what_is_left(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_dry_run_prints_the_missing_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     output = tmp_path / "out"
     assert study_here("--study", "affine", "--seeds", 1, "--output", output, "--dry-run", "--", "--amp") == 0
     lines = capsys.readouterr().out.splitlines()
@@ -80,11 +83,11 @@ def test_calls_that_are_wrong(capsys: pytest.CaptureFixture[str], tmp_path: Path
     cases: list[tuple[list[object], str]] = [
         ([], "--study is missing"),
         (["--study", "cifra"], "did you mean cifar"),
-        (["--study", "none.yaml"], "no such file"),
+        (["--study", "none.yaml"], "no such study file: none.yaml"),
         (["--study", "cifar", "--seeds", 0], "--seeds must be at least 1"),
         (["--study", "cifar", "--jobs", -1], "--jobs must be at least 0"),
         (["--study", "cifar", "--data-dir", tmp_path / "no"], "no such folder"),
-        (["--study", "cifar", "--", "--seed", 3], "--seed after -- is the study's own: use --seeds"),
+        (["--study", "cifar", "--", "--seed", 3], "--seed after -- is set by the study: use --seeds"),
         (["--study", "cifar", "--", "--epoch", 3], "unknown flag --epoch"),
         (["--study", "cifar", "--", "--lr", "-1"], "lr must be a number"),
     ]
@@ -107,7 +110,7 @@ def test_the_script_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert len(capsys.readouterr().out.splitlines()) == 9
 
 
-def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_distributed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert devices(1) == []

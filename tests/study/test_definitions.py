@@ -1,19 +1,20 @@
-"""What a study is: its grid, its recipes, the paper's numbers beside its rows, and files that are wrong."""
+"""Definitions of studies: grids, recipes, the paper's numbers for their rows, and wrong files."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.study.studying import COUNTS, study_here
+from timm_patchup import list_methods
 from timm_patchup.cli.recipe_flags import given_keys
+from timm_patchup.cli.study_commands import commands, parse_training_flags
 from timm_patchup.cli.train import make_parser
 from timm_patchup.errors import UserError
-from timm_patchup.methods import list_methods
 from timm_patchup.recipe import load_recipe
 from timm_patchup.study import Condition, list_studies, load_study
 from timm_patchup.study.collect import collect
-from timm_patchup.study.commands import Options, commands, run_keys, run_recipe
 from timm_patchup.study.definition import make_study
+from timm_patchup.study.options import StudyOptions, run_keys, run_recipe
 from timm_patchup.study.paper import PaperNumber, paper_number
 
 
@@ -23,19 +24,20 @@ def test_all_studies_are_counted() -> None:
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_every_run_is_a_recipe_and_its_command_says_so(name: str, tmp_path: Path) -> None:
-    study, options = load_study(name), Options(tmp_path / name, limit=200, extra=("--epochs", "2"))
+def test_every_run_and_its_command_have_the_same_recipe(name: str, tmp_path: Path) -> None:
+    study, extra = load_study(name), ("--epochs", "2")
+    options = StudyOptions(tmp_path / name, limit=200, overrides=parse_training_flags(extra))
     runs = study.runs(2)
     assert len({run.name for run in runs}) == len(runs)
     parser = make_parser()
     for run in runs[:: max(1, len(runs) // 6)]:
         recipe = run_recipe(run, options)
         assert (recipe.seed, recipe.limit, recipe.epochs) == (run.seed, 200, 2)
-        first, *more = commands(study, run, options)
+        first, *more = commands(study, run, options, extra)
         assert first[:2] == ["python", "-m"]
         given = parser.parse_args(first[3:])
         assert given.resume is True
-        assert load_recipe(given.recipe, given_keys(given)) == recipe, "the command says what the study means"
+        assert load_recipe(given.recipe, given_keys(given)) == recipe, "the command has the recipe of the study"
         assert (given.experiment, Path(given.output)) == (run.name, options.runs)
         assert len(more) == (1 if study.evaluation else 0)
     for run in study.runs(1):
@@ -53,9 +55,9 @@ def test_seeds_are_outermost() -> None:
 )
 def test_rows_of_a_table_have_the_papers_numbers(name: str) -> None:
     study = load_study(name)
-    rows = collect(study, 1, Options(Path("nowhere")))
+    rows = collect(study, 1, StudyOptions(Path("nowhere")))
     compared = [row for row in rows if row.paper is not None]
-    # Counted from the tables: every number of a table of errors is beside one of our rows.
+    # Counted in the paper: every number in a table of errors has one of our rows.
     expected = {
         "cifar": 108,
         "svhn": 54,
@@ -94,13 +96,13 @@ def test_definitions_that_are_wrong() -> None:
         make_study("s", {"title": "t", "groups": [group], "seed": 1})
     with pytest.raises(UserError, match="unknown metric 'eror'"):
         make_study("s", {"title": "t", "groups": [group], "metrics": ["eror"]})
-    with pytest.raises(UserError, match="comes twice"):
+    with pytest.raises(UserError, match="is defined twice"):
         make_study("s", {"title": "t", "groups": [group, group]})
     with pytest.raises(UserError, match="a title and groups"):
         make_study("s", {"title": "t"})
     with pytest.raises(UserError, match="did you mean fashion_mini"):
         load_study("fashion_min")
-    with pytest.raises(UserError, match="a group has no methods"):
+    with pytest.raises(UserError, match="a group needs methods"):
         make_study("s", {"title": "t", "groups": [{"benchmarks": ["fashion_mini"]}]})
     for wrong in ({"suite": "affine", "metric": "affine_error"}, {"suite": "affine", "values": ["scale 0.6"]}):
         with pytest.raises(UserError, match="a suite, a metric and a list of values"):
@@ -117,17 +119,17 @@ evaluation:
 
 
 @pytest.mark.parametrize(
-    ("suite", "value", "complaint"),
+    ("suite", "value", "message"),
     [
         ("afine", "scale 0.6", "wrong: --suite: unknown suite 'afine', choose from clean, affine"),
         ("affine", "scale .6", "wrong: suite affine has no value 'scale .6'; did you mean scale 0.6"),
         ("attacks", "pgd accuracy", "wrong: suite attacks needs foolbox: pip install 'timm-patchup[robustness]'"),
     ],
 )
-def test_an_evaluation_that_cannot_be_is_refused_before_the_training(
+def test_an_impossible_evaluation_is_refused_before_the_training(
     suite: str,
     value: str,
-    complaint: str,
+    message: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -138,7 +140,7 @@ def test_an_evaluation_that_cannot_be_is_refused_before_the_training(
     file = tmp_path / "wrong.yaml"
     file.write_text(EVALUATED.replace("SUITE", suite).replace("VALUE", value))
     assert study_here("--study", file, "--output", tmp_path / "out") == 2
-    assert complaint in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     needs_a_package = suite == "attacks"
     dry = study_here("--study", file, "--output", tmp_path / "out", "--dry-run")

@@ -1,4 +1,4 @@
-"""Studies that run: processes side by side, stopped and gone on with, trained and then evaluated."""
+"""Running studies: parallel processes, stopped and resumed, trained and then evaluated."""
 
 import csv
 import json
@@ -16,7 +16,7 @@ import pytest
 from tests.study.studying import finish, study_here
 from timm_patchup.runs.folder import RunFolder
 from timm_patchup.study import load_study
-from timm_patchup.study.commands import Options
+from timm_patchup.study.options import StudyOptions
 from timm_patchup.study.runner import Job, Runner, last_line
 
 
@@ -24,7 +24,7 @@ def python(code: str) -> list[str]:
     return ["python", "-c", code]
 
 
-def test_jobs_run_side_by_side_and_failures_do_not_stop_them(tmp_path: Path) -> None:
+def test_jobs_run_in_parallel_and_survive_failures_of_others(tmp_path: Path) -> None:
     ended: list[tuple[str, int]] = []
     jobs = [
         Job("bad", [python("print('why'); raise SystemExit(3)"), python("open('never', 'w')")], tmp_path / "l" / "bad"),
@@ -46,7 +46,7 @@ def test_each_job_has_its_gpu(tmp_path: Path) -> None:
 
 
 def test_a_run_that_another_process_trains_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The children of a study that was killed live on: the next call leaves them alone, and goes on after them."""
+    """Children of a killed study may still be running: the next call waits for them."""
     folder, held, release = RunFolder(tmp_path / "run"), threading.Event(), threading.Event()
     assert not folder.in_use(), "there is no run yet"
 
@@ -68,12 +68,12 @@ def test_a_run_that_another_process_trains_waits(tmp_path: Path, capsys: pytest.
     outcome = Runner(1, [], ended).run([replace(jobs[0], busy=folder.in_use), jobs[1]])
     thread.join()
     assert (order, outcome.failed) == (["second", "first"], [])
-    assert capsys.readouterr().out.count("first waits: another process is training it") == 1
+    assert capsys.readouterr().out.count("first: waiting, another process is training it") == 1
     assert not folder.in_use()
 
 
 def signal_when(condition: Callable[[], bool], *, times: int = 1) -> threading.Thread:
-    """Send this process SIGINT once a condition holds, as Ctrl-C would."""
+    """Send this process SIGINT, as Ctrl-C does, once a condition is true."""
 
     def wait() -> None:
         deadline = time.monotonic() + 120
@@ -111,7 +111,7 @@ seeds: 1
 groups:
 - benchmarks: [fashion_mini]
   methods: [hard_patchup]
-  cases: {bad: {mix_gamma: 2.0}, good: {}}
+  cases: {bad: {mix_sites: [nowhere]}, good: {}}
 """
 
 
@@ -119,13 +119,13 @@ def test_a_study_stopped_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "small.yaml").write_text(SMALL)
     folder = tmp_path / "out" / "small"
     words = ["--study", tmp_path / "small.yaml", "--output", tmp_path / "out", "--limit", 100, "--threads", 1]
-    training = ["--", "--epochs", 6, "--batch-size", 20]
-    # The first run has written a checkpoint, and has more to do.
+    training = ["--", "--epochs", 30, "--batch-size", 20]
+    # The first run has written a checkpoint and has seconds of work left, so that the signal arrives in time.
     run = folder / "runs" / "fashion_mini_none-seed0"
     thread = signal_when(lambda: (run / "summary.csv").is_file())
     assert study_here(*words, *training) == 130
     thread.join()
-    assert "stopped with 0 of 4 runs done; go on with the same command" in capsys.readouterr().out
+    assert "stopped with 0 of 4 runs done; run the same command again to resume" in capsys.readouterr().out
     assert "**Partial: 0 of 4 runs are done.**" in (folder / "results.md").read_text()
     assert [path.name for path in (folder / "runs").iterdir()] == [run.name]
     log = folder / "logs" / f"{run.name}.log"
@@ -139,7 +139,7 @@ def test_a_study_stopped_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixtu
     text = (folder / "results.md").read_text()
     assert "partial" not in text.lower()
     assert str(tmp_path) not in text + (folder / "results.csv").read_text()
-    assert "--limit 100 -- --epochs 6" in text
+    assert "--limit 100 -- --epochs 30" in text
     errors = [json.loads((folder / "runs" / f"fashion_mini_none-seed{i}" / "results.json").read_text()) for i in (0, 1)]
     values = [result["test"]["error"] for result in errors]
     assert f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}" in text
@@ -148,19 +148,19 @@ def test_a_study_stopped_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixtu
 
     capsys.readouterr()
     assert study_here(*words) == 0
-    assert "4 runs, 4 done already" in capsys.readouterr().out
+    assert "4 runs, 4 already done" in capsys.readouterr().out
     assert {path.parent: path.stat().st_mtime_ns for path in folder.glob("runs/*/results.json")} == results
     assert study_here("--study", tmp_path / "small.yaml", "--output", tmp_path / "out") == 2, "other flags, other runs"
 
 
-def test_a_failing_run_is_named_and_the_others_stand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_run_is_named_and_the_others_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "failing.yaml").write_text(FAILING)
     study = load_study(str(tmp_path / "failing.yaml"))
     _, good = study.runs()
-    finish(tmp_path / "failing", good, Options(tmp_path), error=12.0)
+    finish(tmp_path / "failing", good, StudyOptions(tmp_path), error=12.0)
     assert study_here("--study", tmp_path / "failing.yaml", "--output", tmp_path) == 1
     out, err = capsys.readouterr()
-    assert "failed, code 2: fashion_mini_hard_patchup-bad-seed0: train.py: mix hard_patchup: gamma" in out
+    assert "failed with code 2: fashion_mini_hard_patchup-bad-seed0: train.py: mix hard_patchup: unknown site 'nowhere'" in out
     assert "1 of 2 runs failed: fashion_mini_hard_patchup-bad-seed0" in err
     text = (tmp_path / "failing" / "results.md").read_text()
     assert "- fashion_mini_hard_patchup-bad-seed0: see logs/fashion_mini_hard_patchup-bad-seed0.log" in text
@@ -168,7 +168,7 @@ def test_a_failing_run_is_named_and_the_others_stand(tmp_path: Path, capsys: pyt
     assert "12.00" in text
 
 
-def test_a_run_ended_before_it_began_is_begun_again(tmp_path: Path) -> None:
+def test_a_run_killed_before_it_began_counts_as_new(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     with folder.locked():
         (folder.path / ".partial-recipe.yaml").write_text("epo")
@@ -177,14 +177,27 @@ def test_a_run_ended_before_it_began_is_begun_again(tmp_path: Path) -> None:
     assert folder.state() == "foreign"
 
 
-def test_time_is_measured(tmp_path: Path) -> None:
-    from timm_patchup.study import timing
+def test_time_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from timm_patchup.cli import timing
 
     small = ["--output", str(tmp_path), "--experiment", "t", "--batch-size", "4", "--threads", "1", "--resume"]
-    timing.main(["--recipe", "fashion_mini_none", *small])
+    with pytest.raises(SystemExit) as caught:
+        timing.main(["--recipe", "fashion_mini_none", *small])
+    assert caught.value.code == 0
     results = RunFolder(tmp_path / "t").results()
     assert 0.1 < results["time_ratio"] < 5
     assert RunFolder(tmp_path / "t").state() == "finished"
+    line = f"one update with fashion_mini_none takes {results['time_ratio']:.2f}x as long as with hard_patchup\n"
+    assert capsys.readouterr().out.endswith(line)
+    for words, problem in (
+        (["--experiment", "u"], "timing.py: --recipe and --experiment are missing"),
+        (["--recipe", "fashion_mini_none", *small, "--experiment", "u", "--torchcompile", "eager"], "in eager mode"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            timing.main(words)
+        assert caught.value.code == 2
+        assert problem in capsys.readouterr().err
+    assert not (tmp_path / "u").exists()
 
 
 EVALUATED = """
@@ -217,7 +230,7 @@ def test_a_study_stopped_in_its_evaluation_does_not_train_again(tmp_path: Path) 
     weights = folder / "runs" / "fashion_mini_none-seed0" / "model.safetensors"
     trained = weights.stat().st_mtime_ns
     assert "Partial: 0 of 1 runs are done" in (folder / "results.md").read_text()
-    assert study_here(*words, "--jobs", 0, *training) == 0, "collects what is there"
+    assert study_here(*words, "--jobs", 0, *training) == 0, "only collects"
     done = {place: row["seeds_done"] for place, row in rows_of(folder / "results.csv").items()}
     assert done.pop(("test_error", "")) == "1"
     assert set(done.values()) == {"0"}, "trained and not evaluated"

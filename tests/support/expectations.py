@@ -1,4 +1,4 @@
-"""What the tests of a mixer expect of a draw, by the oracle, and small helpers that read one."""
+"""What the tests of a mixer expect of a draw, from the oracle, and small helpers that read one."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tests.conftest import NUM_CLASSES
 from tests.support import oracle
-from timm_patchup import Draw, PatchUp
+from timm_patchup import Draw, Mixer
 
 HIDDEN = ["stem", "stage1", "stage2", "stage3"]
 SWIN = {"img_size": 64, "embed_dim": 8, "depths": (1, 1, 1, 1), "num_heads": (1, 1, 2, 2), "window_size": 2}
@@ -19,19 +19,19 @@ def record(module: nn.Module, seen: list[Tensor]) -> None:
     module.register_forward_hook(lambda _module, _args, output: seen.append(output.detach().clone()))
 
 
-def drawn(mix: PatchUp) -> Draw:
+def drawn(mix: Mixer) -> Draw:
     assert mix.draw is not None
     return mix.draw
 
 
-def mask_of(mix: PatchUp) -> Tensor:
+def mask_of(mix: Mixer) -> Tensor:
     changed = drawn(mix).changed
     assert changed is not None
     return changed
 
 
 def expected_features(x: Tensor, changed: Tensor, partner: Tensor, lam: float | None) -> Tensor:
-    """The paper's operation in float64 on features (B, C, H, W), one mask or one for each; ``lam`` None is hard."""
+    """The paper's operation in float64 on features (B, C, H, W), one mask or one per sample; ``lam`` None is hard."""
     holes = changed.expand(-1, *x.shape[1:]).flatten(1).tolist()
     rows = oracle.operation(x.double().flatten(1).tolist(), partner.tolist(), holes, lam)
     return torch.tensor(rows, dtype=torch.float64).reshape(x.shape)

@@ -1,4 +1,4 @@
-"""Ways to run the training command in tests: in this process, or through the real launch command."""
+"""Run the training command in tests: in this process, or through the real launch command."""
 
 import csv
 import hashlib
@@ -18,7 +18,7 @@ from accelerate.state import AcceleratorState, GradientState
 from tests.support.paths import ROOT
 from timm_patchup.cli.train import main
 
-# Small enough for a test: 100 images, 5 updates an epoch, two epochs.
+# Small enough for a test: 100 images, 5 updates per epoch, two epochs.
 TINY = ["--limit", "100", "--batch-size", "20", "--epochs", "2", "--threads", "1"]
 TWO_PROCESSES = ["--config_file", str(ROOT / "recipes" / "accelerate" / "cpu_2.yaml")]
 RESULT_FILES = ("model.safetensors", "summary.csv", "results.json", "recipe.yaml")
@@ -26,7 +26,7 @@ RESULT_FILES = ("model.safetensors", "summary.csv", "results.json", "recipe.yaml
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended."""
+    """How a command ended."""
 
     code: int
     out: str
@@ -37,7 +37,7 @@ Train = Callable[..., Ended]
 
 
 def train_here(*flags: object) -> Ended:
-    """Run the command in this process, with the state that Accelerate keeps between runs forgotten."""
+    """Run the command in this process, after resetting the state that Accelerate keeps between runs."""
     AcceleratorState._reset_state(True)
     GradientState._reset_state()
     out, err = io.StringIO(), io.StringIO()
@@ -60,14 +60,14 @@ def environment() -> dict[str, str]:
 
 
 def launch(*flags: object, processes: int = 1, launcher: bool = False) -> Ended:
-    """Run the command in processes of its own."""
+    """Run the command in new processes."""
     words = command(*flags, processes=processes, launcher=launcher)
     done = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=600)
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
 def kill_tree(process: subprocess.Popen) -> None:
-    """Kill a command and all its children at once: workers of a launcher have sessions of their own."""
+    """Kill a command and all its children: workers of a launcher have their own sessions."""
     root = psutil.Process(process.pid)
     tree = [root, *root.children(recursive=True)]
     for member in tree:
@@ -84,5 +84,5 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Return a digest of each file that must come out the same."""
+    """Return a digest of each result file."""
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in RESULT_FILES}

@@ -1,4 +1,4 @@
-"""The fixture of the tests of training: the command in this process, writing into the test's folder."""
+"""The fixture of the training tests: the command in this process, with output in the test's folder."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.support.training import TINY, Ended, Train, train_here
 
 @pytest.fixture
 def train(tmp_path: Path) -> Train:
-    """Train in this process, a tiny run of the default into tmp_path unless told otherwise."""
+    """Train in this process: by default a tiny run of the default recipe, in tmp_path."""
 
     def run(*flags: object) -> Ended:
         return train_here(*TINY, "--output", tmp_path, *flags)

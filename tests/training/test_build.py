@@ -1,4 +1,4 @@
-"""From recipe to parts: schedules to the epoch, weight decay, losses; every benchmark with every method steps once."""
+"""Parts made from recipes: schedules, weight decay, losses; one step of every benchmark with every method."""
 
 import pytest
 import torch
@@ -89,7 +89,7 @@ def test_losses() -> None:
 
 
 def test_the_authors_loss_has_the_short_objective(make_model) -> None:
-    """L1 + L2 written out, against the short form that a mixer takes for a loss that is affine in its target."""
+    """L1 + L2 written out equals the short form that a mixer uses for a loss that is affine in its target."""
     recipe = load_recipe("fashion_mini_hard_patchup", {"loss": "bce_softmax", "mix_prob": 1.0, "mix_sites": ["stem"]})
     model = make_model()
     mix = build_mixer(recipe, model)
@@ -108,13 +108,13 @@ def test_batches_are_described() -> None:
     assert describe_batch(load_recipe("imagenet_none"), 1) == "batch 256 = 1 process x 256 images"
 
 
-def test_there_are_all_benchmarks() -> None:
+def test_all_benchmarks_are_found() -> None:
     assert len(list_benchmarks()) == BENCHMARKS
 
 
 @pytest.mark.parametrize("benchmark", list_benchmarks())
 def test_every_benchmark_steps_once_with_every_method(benchmark: str) -> None:
-    """The real nets, on images of a quarter of the side."""
+    """The real networks, on images with a quarter of the side length."""
     model = build_model(load_recipe(f"{benchmark}_none"))
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for method in list_recipe_methods():

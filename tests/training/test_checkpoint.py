@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, verified, pruned, and never unpickled."""
+"""Checkpoints: complete or absent, verified, pruned, and never unpickled."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ def names(checkpoints: Checkpoints) -> list[str]:
     return sorted(path.name for path in checkpoints.folder.iterdir())
 
 
-def test_what_was_saved_comes_back(checkpoints: Checkpoints) -> None:
+def test_round_trip(checkpoints: Checkpoints) -> None:
     path = save(checkpoints, 7, ema=True)
     read = load_checkpoint(path)
     assert torch.equal(read.model["w"], torch.full((3, 2), 7.0))
@@ -35,7 +35,7 @@ def test_what_was_saved_comes_back(checkpoints: Checkpoints) -> None:
     assert load_checkpoint(save(checkpoints, 8)).ema is None
 
 
-def test_the_last_ones_are_kept_and_the_best_weights_they_name(checkpoints: Checkpoints) -> None:
+def test_the_last_ones_and_their_best_weights_are_kept(checkpoints: Checkpoints) -> None:
     for step in (1, 2, 3, 4):
         name = checkpoints.best_name(step)
         if step in (1, 3):
@@ -45,7 +45,7 @@ def test_the_last_ones_are_kept_and_the_best_weights_they_name(checkpoints: Chec
     assert checkpoints.load_best("best-00003.safetensors")["w"][0] == 3
 
 
-def test_best_weights_of_what_was_set_aside_are_kept(checkpoints: Checkpoints) -> None:
+def test_best_weights_of_checkpoints_set_aside_are_kept(checkpoints: Checkpoints) -> None:
     for step in (1, 2):
         checkpoints.save_best(checkpoints.best_name(step), {"w": torch.ones(2)})
         save(checkpoints, step, best=checkpoints.best_name(step))
@@ -54,7 +54,7 @@ def test_best_weights_of_what_was_set_aside_are_kept(checkpoints: Checkpoints) -
     assert "best-00002.safetensors" in names(checkpoints)
 
 
-def test_a_damaged_older_one_does_not_keep_from_saving(tmp_path: Path) -> None:
+def test_a_damaged_older_checkpoint_does_not_prevent_saving(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3)
     for step in (1, 2, 3):
         save(checkpoints, step)
@@ -88,16 +88,16 @@ def test_a_damaged_newest_is_named_and_the_one_before_it_used(checkpoints: Check
     assert damaged[0].startswith("step-00000002 is damaged: ")
 
 
-def test_damaged_ones_are_set_aside_and_not_counted(checkpoints: Checkpoints) -> None:
-    sound = save(checkpoints, 1)
+def test_damaged_checkpoints_are_set_aside_and_not_counted(checkpoints: Checkpoints) -> None:
+    intact = save(checkpoints, 1)
     (save(checkpoints, 2) / "state.pt").write_bytes(b"")
-    checkpoints.set_aside_after(sound)
+    checkpoints.set_aside_after(intact)
     assert names(checkpoints) == ["aside-step-00000002", "step-00000001"]
     save(checkpoints, 2)
     assert names(checkpoints) == ["aside-step-00000002", "step-00000001", "step-00000002"]
 
 
-def test_none_that_is_sound(checkpoints: Checkpoints) -> None:
+def test_no_intact_checkpoint(checkpoints: Checkpoints) -> None:
     assert checkpoints.newest() == (None, [])
     (save(checkpoints, 1) / "state.pt").unlink()
     found, damaged = checkpoints.newest()
@@ -115,12 +115,12 @@ def test_a_pickle_is_not_run(checkpoints: Checkpoints, tmp_path: Path) -> None:
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["sha256"]["state.pt"] = hashlib.sha256((path / "state.pt").read_bytes()).hexdigest()
     (path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(CheckpointError, match=r"state\.pt holds more than plain values"):
+    with pytest.raises(CheckpointError, match=r"state\.pt has more than plain values"):
         load_checkpoint(path)
     assert not (tmp_path / "harm").exists()
 
 
-def test_a_write_that_fails_leaves_the_older_ones(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_older_checkpoints(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     save(checkpoints, 1)
 
     def fail(*_: object) -> None:
@@ -132,7 +132,7 @@ def test_a_write_that_fails_leaves_the_older_ones(checkpoints: Checkpoints, monk
     assert names(checkpoints) == ["step-00000001"]
 
 
-def test_what_a_cut_off_write_left_is_removed(checkpoints: Checkpoints) -> None:
+def test_an_interrupted_write_is_cleaned_up(checkpoints: Checkpoints) -> None:
     save(checkpoints, 1)
     (checkpoints.folder / ".partial-step-00000002").mkdir()
     (checkpoints.folder / ".partial-best-00001.safetensors").write_bytes(b"half")
@@ -141,7 +141,7 @@ def test_what_a_cut_off_write_left_is_removed(checkpoints: Checkpoints) -> None:
     assert names(checkpoints) == ["step-00000001", "step-00000002"]
 
 
-def test_saving_again_replaces_and_forgets_a_future_that_was_given_up(checkpoints: Checkpoints) -> None:
+def test_saving_again_removes_later_checkpoints(checkpoints: Checkpoints) -> None:
     for step in (1, 2, 3):
         save(checkpoints, step)
     save(checkpoints, 2)

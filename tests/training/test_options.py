@@ -1,4 +1,4 @@
-"""Every option of a recipe that changes how a run trains: each trains, and none is without effect."""
+"""Options of a recipe that change the training: each of them trains, and each has an effect."""
 
 import json
 import math
@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from tests.support.training import TINY, Train, rows, train_here
 
 OPTIONS = {
+    "no method": ["--mix", "none"],
     "average": ["--model-ema", "--model-ema-decay", "0.9"],
     "average with warm-up": ["--model-ema", "--model-ema-warmup"],
     "bf16": ["--amp"],
@@ -42,7 +43,7 @@ OPTIONS = {
 }
 
 
-# Options that change how the weights are computed, and not what they are.
+# Options that change how the weights are computed, but not their values.
 SAME_WEIGHTS = {"compiled", "channels_last", "checkpointing"}
 
 
@@ -60,14 +61,14 @@ def test_options_train(train: Train, tmp_path: Path, plain_run: Path, name: str)
     losses = [[float(row["train_loss"]) for row in rows(folder)] for folder in (tmp_path / "a", plain_run)]
     assert all(math.isfinite(loss) for loss in losses[0])
     if name in SAME_WEIGHTS:
-        assert losses[0] == pytest.approx(losses[1], rel=2e-2), "but for rounding, which training enlarges"
+        assert losses[0] == pytest.approx(losses[1], rel=2e-2), "except for rounding, which training amplifies"
     else:
         changed = (tmp_path / "a" / "summary.csv").read_text() != (plain_run / "summary.csv").read_text()
-        assert changed, "the option was not without effect"
+        assert changed, "the option has an effect"
 
 
-def test_what_an_average_run_keeps_is_the_average(train: Train, tmp_path: Path) -> None:
-    # Nothing is held out, so what is kept is the last epoch's.
+def test_a_run_with_ema_keeps_the_average(train: Train, tmp_path: Path) -> None:
+    # Nothing is held out, so the weights of the last epoch are kept.
     assert train("--experiment", "a", *OPTIONS["average"], *OPTIONS["nothing held out"]).code == 0
     assert json.loads((tmp_path / "a" / "results.json").read_text())["weights"] == "average (EMA)"
     newest = sorted((tmp_path / "a" / "checkpoints").glob("step-*"))[-1]
@@ -77,11 +78,11 @@ def test_what_an_average_run_keeps_is_the_average(train: Train, tmp_path: Path) 
     assert any(not torch.equal(kept[key], model[key]) for key in kept)
 
 
-def test_accumulation_changes_nothing_but_rounding(train: Train, tmp_path: Path) -> None:
-    """Without norms over the batch, four pieces of a batch give the gradient of the whole."""
+def test_accumulation_only_changes_rounding(train: Train, tmp_path: Path) -> None:
+    """Without batch norm, four micro-batches give the gradient of the whole batch."""
     flags = ["--mix", "none", "--model", "test_convnext", "--lr", 0.01]
     assert train("--experiment", "whole", *flags).code == 0
-    assert train("--experiment", "pieces", *flags, "--grad-accum-steps", 4).code == 0
-    whole, pieces = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "pieces"))
+    assert train("--experiment", "micro", *flags, "--grad-accum-steps", 4).code == 0
+    whole, micro = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "micro"))
     for key in whole:
-        torch.testing.assert_close(pieces[key], whole[key], rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(micro[key], whole[key], rtol=1e-3, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Several processes: they train what one would, and those that cannot are refused."""
+"""Several processes train the same as one, and launches that cannot work are refused."""
 
 import json
 import subprocess
@@ -10,16 +10,17 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.training import TINY, TWO_PROCESSES, environment, launch, rows
+from timm_patchup.runs.folder import RunFolder
 
 
 def test_two_processes_equal_one(tmp_path: Path) -> None:
-    """The same batches, and without norms over the batch the same weights but for rounding."""
+    """The same batches, and without batch norm the same weights except for rounding."""
     flags = [*TINY, "--mix", "none", "--model", "test_convnext", "--lr", 0.01]
     flags += ["--output", tmp_path, "--reprob", 0.5]
     one = launch(*flags, "--experiment", "one", launcher=True)
     two = launch(*flags, "--experiment", "two", processes=2)
     assert (one.code, two.code) == (0, 0), two.err
-    assert "batch 20 = 2 processes x 10 images, 5 updates an epoch" in two.out
+    assert "batch 20 = 2 processes x 10 images, 5 updates per epoch" in two.out
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     for key in first:
         torch.testing.assert_close(second[key], first[key], rtol=1e-3, atol=1e-5)
@@ -32,22 +33,22 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     assert results[1]["count"] == 100
 
 
-def test_an_odd_batch_cannot_be_shared_by_two(tmp_path: Path) -> None:
+def test_an_odd_batch_is_refused_for_two_processes(tmp_path: Path) -> None:
     ended = launch(*TINY, "--batch-size", 25, "--output", tmp_path, processes=2)
     assert ended.code != 0
     assert (
-        "batch_size 25 cannot be divided by 2 processes x 1 accumulation steps: give --batch-size 24 or 26" in ended.err
+        "batch_size 25 is not divisible by 2 processes x 1 accumulation steps: use --batch-size 24 or 26" in ended.err
     )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_processes_that_do_not_know_of_each_other_are_refused(tmp_path: Path) -> None:
-    """A script that does not take the CPU itself gets two lone processes from this launch: seen, and refused."""
+    """Without an explicit CPU this launch starts two independent processes, which is refused."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from timm_patchup.training import build\n"
+        "from timm_patchup.runs import accelerator\n"
         "from timm_patchup.cli.train import main\n"
-        "build._has_accelerator = lambda: True\n"
+        "accelerator._has_accelerator = lambda: True\n"
         f"main({[*TINY, '--output', str(tmp_path / 'out')]!r})\n"
     )
     words = [sys.executable, "-m", "accelerate.commands.launch", *TWO_PROCESSES, str(script)]
@@ -55,3 +56,11 @@ def test_processes_that_do_not_know_of_each_other_are_refused(tmp_path: Path) ->
     assert done.returncode != 0
     assert "2 processes were started that do not know of each other (Accelerate sees 1)" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_in_use_is_refused_on_all_processes(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "a").locked():
+        ended = launch(*TINY, "--output", tmp_path, "--experiment", "a", processes=2)
+    assert ended.code != 0
+    assert ended.err.count("another process is training in") == 1
+    assert RunFolder(tmp_path / "a").state() == "new"

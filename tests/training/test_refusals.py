@@ -1,13 +1,16 @@
-"""Calls that are wrong and runs that are there already: clear lines, and nothing is written or lost."""
+"""Wrong calls and existing runs: clear lines, and nothing is written or lost."""
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.support.datasets_on_disk import write_parquet
 from tests.support.training import Train, digests
+from timm_patchup.runs.folder import RunFolder
 
 
 @pytest.mark.parametrize(
@@ -16,30 +19,30 @@ from tests.support.training import Train, digests
         (["--recipe", "imagenet_hard_patchp", "--lr", "x"], ["did you mean imagenet_hard_patchup", "lr must be"]),
         (
             ["--epoch", "3", "--lr", "-1"],
-            ["unknown flag --epoch; did you mean --epochs", "lr must be a number, above 0"],
+            ["unknown flag --epoch; did you mean --epochs", "lr must be a number above 0, got -1"],
         ),
-        (["some/folder"], ["unexpected argument 'some/folder'; a data folder is given as --data-dir"]),
-        (["--track", "nothing"], ["--track nothing: choose from tensorboard, trackio, wandb"]),
-        (["--resume", "--overwrite"], ["--resume and --overwrite contradict each other"]),
+        (["some/folder"], ["unexpected argument 'some/folder'; give a data folder with --data-dir"]),
+        (["--track", "nothing"], ["--track must be one or more of tensorboard, trackio, wandb, got 'nothing'"]),
+        (["--resume", "--overwrite"], ["--resume and --overwrite exclude each other"]),
         (["--resume", "nowhere"], ["--resume nowhere: no such run or checkpoint"]),
-        (["--experiment", "a/b"], ["--experiment is a name, not a path"]),
+        (["--experiment", "a/b"], ["--experiment must be a name and not a path"]),
         (["--threads", "0"], ["--threads must be at least 1"]),
         (["--amp", "--amp-dtype", "float16"], ["float16 needs a GPU"]),
         (["--model", "vit_tiny_patch16_224", "--input-size", "3", "224", "224"], ["gives tokens (B, N, C)"]),
-        (["--limit", "10"], ["batch_size 20 is more than the 10 samples to train on"]),
-        (["--num-classes", "5"], ["split 'train' holds the label 9, num_classes is 5"]),
-        (["--pretrained"], ["the pretrained weights of preactresnet8 cannot be loaded"]),
+        (["--limit", "10"], ["batch_size 20 is larger than the training set of 10 samples"]),
+        (["--num-classes", "5"], ["split 'train' has the label 9, but num_classes is 5"]),
+        (["--pretrained"], ["cannot load the pretrained weights of preactresnet8"]),
     ],
 )
-def test_a_wrong_call_gets_clear_lines_and_writes_nothing(
+def test_a_wrong_call_prints_one_line_per_problem_and_writes_nothing(
     train: Train, tmp_path: Path, flags: list[str], lines: list[str]
 ) -> None:
     ended = train(*flags)
     assert ended.code == 2, ended.err
-    complaints = [line for line in ended.err.splitlines() if line.startswith("train.py: ")]
-    assert len(complaints) == len(lines)
-    for line, complaint in zip(lines, complaints):
-        assert line in complaint
+    printed = [line for line in ended.err.splitlines() if line.startswith("train.py: ")]
+    assert len(printed) == len(lines)
+    for line, shown in zip(lines, printed):
+        assert line in shown
     assert "Traceback" not in ended.err
     assert list(tmp_path.iterdir()) == []
 
@@ -53,11 +56,11 @@ def test_sharded_training_is_refused(train: Train, tmp_path: Path, monkeypatch: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_debug_shows_where(train: Train) -> None:
+def test_debug_prints_the_traceback(train: Train) -> None:
     assert "Traceback" in train("--num-classes", 5, "--debug").err
 
 
-def test_lists_and_shows(train: Train) -> None:
+def test_recipes_are_listed_and_shown(train: Train) -> None:
     listed = train("--list-recipes")
     assert listed.code == 0
     assert "cifar100_wrn28_10" in listed.out
@@ -72,12 +75,12 @@ def test_the_script_is_the_same_command(tmp_path: Path) -> None:
     assert "BENCHMARK_METHOD" in done.stdout
 
 
-def test_runs_are_not_written_over(train: Train, tmp_path: Path) -> None:
+def test_runs_are_not_overwritten(train: Train, tmp_path: Path) -> None:
     assert train("--experiment", "a").code == 0
     before = digests(tmp_path / "a")
     again = train("--experiment", "a", "--seed", 1)
     assert again.code == 2
-    assert "holds a finished run" in again.err
+    assert "has a finished run" in again.err
     assert digests(tmp_path / "a") == before
     (tmp_path / "a" / "notes.txt").write_text("mine")
     assert train("--experiment", "a", "--seed", 1, "--overwrite").code == 0
@@ -87,7 +90,7 @@ def test_runs_are_not_written_over(train: Train, tmp_path: Path) -> None:
     (tmp_path / "b" / "thesis.tex").write_text("mine")
     foreign = train("--experiment", "b")
     assert foreign.code == 2
-    assert "holds files of something else" in foreign.err
+    assert "has files that are not from a run" in foreign.err
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["thesis.tex"]
     assert train("--experiment", "b", "--overwrite").code == 0
     assert (tmp_path / "b" / "thesis.tex").read_text() == "mine"
@@ -100,7 +103,7 @@ def test_files_of_another_tool_are_never_removed(train: Train, tmp_path: Path) -
         path.write_text("mine")
     ended = train("--experiment", "a", "--overwrite")
     assert ended.code == 2
-    assert "a holds no run, but model.safetensors, checkpoints/ of something else" in ended.err
+    assert "a has model.safetensors, checkpoints/, but they are not from a run" in ended.err
     assert (tmp_path / "a" / "model.safetensors").read_text() == "mine"
     assert train("--experiment", "b").code == 0
     (tmp_path / "b" / "checkpoints" / "last.ckpt").write_text("mine")
@@ -108,12 +111,12 @@ def test_files_of_another_tool_are_never_removed(train: Train, tmp_path: Path) -
     assert (tmp_path / "b" / "checkpoints" / "last.ckpt").read_text() == "mine"
 
 
-def test_a_finished_run_is_told_again(train: Train, tmp_path: Path) -> None:
+def test_a_finished_run_is_reported_again(train: Train, tmp_path: Path) -> None:
     assert train("--experiment", "a").code == 0
     before = digests(tmp_path / "a")
     again = train("--experiment", "a", "--resume")
     assert again.code == 0
-    assert "is finished already" in again.out
+    assert "is already finished" in again.out
     assert "| a " in again.out
     assert digests(tmp_path / "a") == before
 
@@ -123,9 +126,48 @@ def test_a_resumed_run_keeps_its_recipe(train: Train, tmp_path: Path) -> None:
     (tmp_path / "a" / "results.json").unlink()
     other = train("--experiment", "a", "--resume", "--lr", 0.2, "--mix-gamma", 0.3)
     assert other.code == 2
-    assert "was started with lr 0.1, not 0.2" in other.err
-    assert "was started with mix_gamma 0.5, not 0.3" in other.err
+    assert "was started with lr 0.1, got 0.2" in other.err
+    assert "was started with mix_gamma 0.5, got 0.3" in other.err
     data = write_parquet(tmp_path / "data", {"train": 120, "test": 100})
     elsewhere = train("--experiment", "a", "--resume", "--data-dir", data)
     assert elsewhere.code == 2
-    assert "the data is not that of the run" in elsewhere.err
+    assert "the data differs from that of the run" in elsewhere.err
+
+
+def when_locked(monkeypatch: pytest.MonkeyPatch, other: Path, target: Path) -> None:
+    """Put a file or folder of another process in place between the first look at a run and its lock."""
+    locked = RunFolder.locked
+
+    @contextmanager
+    def late(folder: RunFolder) -> Iterator[None]:
+        other.rename(target)
+        with locked(folder):
+            yield
+
+    monkeypatch.setattr(RunFolder, "locked", late)
+
+
+def test_a_run_that_another_process_finished_meanwhile_is_not_trained_again(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert train("--experiment", "a").code == 0
+    before = digests(tmp_path / "a")
+    (tmp_path / "a" / "results.json").rename(tmp_path / "results.json")
+    when_locked(monkeypatch, tmp_path / "results.json", tmp_path / "a" / "results.json")
+    ended = train("--experiment", "a", "--resume")
+    assert ended.code == 0, ended.err
+    assert "a is already finished" in ended.out
+    assert "resumed from" not in ended.out
+    assert digests(tmp_path / "a") == before
+
+
+def test_a_run_that_another_process_began_meanwhile_is_refused(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert train("--experiment", "other").code == 0
+    before = digests(tmp_path / "other")
+    when_locked(monkeypatch, tmp_path / "other", tmp_path / "a")
+    ended = train("--experiment", "a", "--seed", 1)
+    assert ended.code == 2
+    assert "a has a finished run" in ended.err
+    assert digests(tmp_path / "a") == before

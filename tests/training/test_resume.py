@@ -1,4 +1,4 @@
-"""Exact resume: a run killed at any moment, again and again, ends bit for bit like one that never was."""
+"""Exact resume: a run that is killed at random times ends bit for bit like one that was not."""
 
 import random
 import shutil
@@ -12,7 +12,7 @@ from tests.support.training import TINY, command, digests, environment, kill_tre
 from timm_patchup.runs.checkpoint import Checkpoints
 
 KILLS = 10
-# 150 updates, a checkpoint every other one; dropout, an average, augmentation of single images: all that is random.
+# 150 updates, a checkpoint every second one; dropout, EMA and per-image augmentation: everything random.
 LONG = ["--limit", 100, "--batch-size", 20, "--epochs", 30, "--threads", 1, "--checkpoint-steps", 2]
 LONG += ["--drop", 0.3, "--model-ema", "--model-ema-decay", 0.9, "--reprob", 0.3, "--val-interval", 3]
 
@@ -22,7 +22,7 @@ def newest_step(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_killed_at_random_it_ends_the_same(tmp_path: Path, processes: int) -> None:
+def test_killed_at_random_times_it_ends_the_same(tmp_path: Path, processes: int) -> None:
     flags = [*LONG, "--output", tmp_path]
     reference = launch(*flags, "--experiment", "whole", processes=processes)
     assert reference.code == 0, reference.err
@@ -45,12 +45,12 @@ def test_killed_at_random_it_ends_the_same(tmp_path: Path, processes: int) -> No
     assert last.code == 0, last.err
     assert "resumed from step-" in last.out
     first, second = digests(tmp_path / "whole"), digests(folder)
-    assert first.pop("recipe.yaml") != second.pop("recipe.yaml"), "its first line names the run"
+    assert first.pop("recipe.yaml") != second.pop("recipe.yaml"), "its first line has the name of the run"
     assert second == first
 
 
 def test_a_method_that_runs_the_model_resumes_exactly_on_two_processes(tmp_path: Path) -> None:
-    """Puzzle Mix looks through the model in eval mode, so on every process at the statistics of a checkpoint."""
+    """Puzzle Mix runs the model in eval mode, so that all processes need the statistics of the checkpoint."""
     flags = [*TINY, "--output", tmp_path, "--mix", "puzzle_mix", "--checkpoint-steps", 3, "--checkpoint-hist", 9]
     assert launch(*flags, "--experiment", "whole", processes=2).code == 0
     shutil.copytree(tmp_path / "whole", tmp_path / "a")
@@ -88,7 +88,7 @@ def test_from_every_single_checkpoint(tmp_path: Path, stopped: list[object]) -> 
         assert same_end(tmp_path), path.name
 
 
-def test_a_damaged_newest_is_named_and_passed_over(tmp_path: Path, stopped: list[object]) -> None:
+def test_damaged_checkpoints_are_named_and_skipped(tmp_path: Path, stopped: list[object]) -> None:
     paths = Checkpoints(tmp_path / "a" / "checkpoints", keep=9).paths()
     (paths[-1] / "state.pt").write_bytes(b"rubbish")
     (paths[-2] / "model.safetensors").unlink()
@@ -109,13 +109,13 @@ def test_all_damaged_starts_at_the_beginning(tmp_path: Path, stopped: list[objec
     assert same_end(tmp_path)
 
 
-def test_resume_starts_a_run_that_is_not_there(tmp_path: Path) -> None:
+def test_resume_starts_a_new_run_if_there_is_none(tmp_path: Path) -> None:
     assert train_here(*TINY, "--output", tmp_path, "--experiment", "a", "--resume").code == 0
     assert train_here(*TINY, "--output", tmp_path, "--experiment", "whole").code == 0
     assert same_end(tmp_path)
 
 
-def test_a_run_folder_is_enough(tmp_path: Path, stopped: list[object]) -> None:
+def test_resume_needs_only_the_folder(tmp_path: Path, stopped: list[object]) -> None:
     ended = train_here("--resume", tmp_path / "a", "--threads", 1)
     assert ended.code == 0, ended.err
     assert same_end(tmp_path)
@@ -137,8 +137,8 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
     assert train_here("--resume", tmp_path / "a", "--threads", 1).code == 0
 
 
-def test_another_number_of_processes_goes_on_and_says_so(tmp_path: Path, stopped: list[object]) -> None:
+def test_another_number_of_processes_resumes_with_a_note(tmp_path: Path, stopped: list[object]) -> None:
     paths = Checkpoints(tmp_path / "a" / "checkpoints", keep=9).paths()
     ended = launch("--resume", paths[0], "--threads", 1, processes=2)
     assert ended.code == 0, ended.err
-    assert "the checkpoint is of 1 processes, now there are 2" in ended.out
+    assert "the checkpoint was written by 1 process(es), now there are 2" in ended.out

@@ -1,7 +1,8 @@
-"""A whole run through the command: what it leaves behind, and that its files tell the truth."""
+"""A complete run through the command: its files, and that they are correct."""
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from timm_patchup.recipe import load_recipe
 from timm_patchup.runs.metrics import evaluate
 
 
-def test_what_a_run_leaves_behind(train: Train, tmp_path: Path) -> None:
+def test_files_of_a_run(train: Train, tmp_path: Path) -> None:
     ended = train("--experiment", "a")
     assert ended.code == 0, ended.err
     folder = tmp_path / "a"
@@ -30,8 +31,9 @@ def test_what_a_run_leaves_behind(train: Train, tmp_path: Path) -> None:
         "results.json",
         "summary.csv",
     ]
-    assert "batch 20 = 1 process x 20 images, 5 updates an epoch" in ended.out
+    assert "batch 20 = 1 process x 20 images, 5 updates per epoch" in ended.out
     assert "| a " in ended.out
+    assert len(re.findall(r"^epoch \d/2  loss .*  data wait \d+%  ETA \d+m\d\ds$", ended.out, re.MULTILINE)) == 2
     assert [row["epoch"] for row in rows(folder)] == ["1", "2"]
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
     results = json.loads((folder / "results.json").read_text())
@@ -41,7 +43,7 @@ def test_what_a_run_leaves_behind(train: Train, tmp_path: Path) -> None:
     assert str(results["best_epoch"]) == best["epoch"], "the latest of the best epochs on validation"
 
 
-def test_the_weights_are_those_that_were_tested(train: Train, tmp_path: Path) -> None:
+def test_the_kept_weights_are_the_tested_ones(train: Train, tmp_path: Path) -> None:
     """Load them with plain timm, evaluate by hand, and compare with the results of the run."""
     assert train("--experiment", "a").code == 0
     recipe = load_recipe(tmp_path / "a" / "recipe.yaml")
@@ -65,7 +67,7 @@ def test_the_recipe_of_a_run_repeats_it(train: Train, tmp_path: Path) -> None:
     from_file = ["--recipe", tmp_path / "a" / "recipe.yaml", "--experiment", "b"]
     assert train(*from_file).code == 0
     first, second = digests(tmp_path / "a"), digests(tmp_path / "b")
-    assert first.pop("recipe.yaml") != second.pop("recipe.yaml"), "its first line names the run"
+    assert first.pop("recipe.yaml") != second.pop("recipe.yaml"), "its first line has the name of the run"
     assert first == second
     assert train("--experiment", "c", "--seed", 4, "--mix-gamma", 0.4).code == 0
     assert digests(tmp_path / "c")["model.safetensors"] != first["model.safetensors"]
@@ -89,7 +91,7 @@ def test_the_precision_of_the_launch_is_part_of_the_recipe(
     assert "was started in float32, this launch asks for bfloat16" in other.err
 
 
-def test_accumulation_in_the_environment_divides_nothing(
+def test_accumulation_in_the_environment_is_ignored(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert train("--experiment", "a").code == 0
@@ -98,7 +100,7 @@ def test_accumulation_in_the_environment_divides_nothing(
     assert digests(tmp_path / "a")["model.safetensors"] == digests(tmp_path / "b")["model.safetensors"]
 
 
-def test_no_file_tells_where_it_was_made(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_contains_private_words(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_parquet(tmp_path / "telling-name", {"train": 100, "test": 40})
     monkeypatch.setenv("HF_TOKEN", "hf_secretsecretsecret")
     assert train("--experiment", "a", "--data-dir", folder).code == 0
@@ -118,7 +120,7 @@ def test_weights_hold_no_metadata_of_the_machine(train: Train, tmp_path: Path) -
         assert set(file.metadata() or {}) <= {"format"}
 
 
-def test_nothing_is_chosen_where_nothing_is_held_out(train: Train, tmp_path: Path) -> None:
+def test_the_last_epoch_is_kept_if_nothing_is_held_out(train: Train, tmp_path: Path) -> None:
     assert train("--experiment", "a", "--val-fraction", 0, "--epochs", 3).code == 0
     results = json.loads((tmp_path / "a" / "results.json").read_text())
     assert (results["best_epoch"], results["chosen_on"]) == (3, "nothing: the last epoch")

@@ -1,1 +1,1 @@
-"""The commands: flags in, exit codes and one clear line out. Imports from anywhere; nothing imports it."""
+"""The commands: the only modules that know flags and exit codes. They may import everything; nothing imports them."""

@@ -25,7 +25,7 @@ _GROUPS = {
     "input_size": "Images and augmentation",
     "model": "Model",
     "mix": "Method (mixing, labels, loss)",
-    "batch_size": "Optimiser",
+    "batch_size": "Optimizer",
     "epochs": "Learning rate schedule",
     "model_ema": "EMA and mixed precision",
     "seed": "Reproducibility, validation and checkpoints",
@@ -69,11 +69,12 @@ def add_mix_flags(
             key = next(iter(owners.values()))
             defaults = "; ".join(f"{other}: {_shown(plain(own.default))}" for other, own in owners.items())
             text = f"{key.help} ({defaults})"
-        _add(group, key, text, prefix=MIX_PREFIX, **common)
+        several = any(own.takes_several for own in owners.values())  # --mix may choose any of them
+        _add(group, key, text, prefix=MIX_PREFIX, several=several, **common)
     return names
 
 
-def _add(group: Any, key: Setting, text: str, *, prefix: str = "", **common: Any) -> None:
+def _add(group: Any, key: Setting, text: str, *, prefix: str = "", several: bool = False, **common: Any) -> None:
     """Add the flag of one key; how its words are read follows from its type."""
     flag = f"--{prefix}{key.name}".replace("_", "-")
     options: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text.replace("%", "%%"), **common}
@@ -84,10 +85,10 @@ def _add(group: Any, key: Setting, text: str, *, prefix: str = "", **common: Any
         group.add_argument(flag, nargs="*", action=ParseKwargs, metavar="KEY=VALUE", **options)
     else:
         metavar = "{" + ",".join(key.choices) + "}" if key.choices else _metavar(key)
-        several = {"nargs": "+"} if key.takes_several else {}
+        nargs = {"nargs": "+"} if several or key.takes_several else {}
         text_type = _text_or_none if key.optional else str
         group.add_argument(
-            flag, type=text_type if kind is str or key.choices else _value, metavar=metavar, **several, **options
+            flag, type=text_type if kind is str or key.choices else _value, metavar=metavar, **nargs, **options
         )
 
 

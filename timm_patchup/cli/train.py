@@ -1,103 +1,81 @@
-"""The command: flags to a recipe and a run, and every way it can fail to one clear line and an exit code.
-
-Exit codes: 0 done, 1 the run failed, 2 the call was wrong and nothing was written, 130 stopped by Ctrl-C.
-"""
+"""The training command: from flags to a recipe and a run, and to the Hub if asked."""
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ..errors import UserError
+from ..errors import HubError, RunError, UserError
 from ..recipe import list_recipes, load_recipe
 from ..recipe.compose import DEFAULT, list_benchmarks, list_recipe_methods
 from ..system.network import is_repo_name
 from .command import Parser, check_minimums, run_command
 from .recipe_flags import add_recipe_flags, given_keys
 
+if TYPE_CHECKING:
+    from ..runs.folder import RunFolder
+    from ..training.run import RunOptions
+
 COMMAND = "train.py"
 TRACKERS = ("tensorboard", "trackio", "wandb")
 
 
-@dataclass(frozen=True)
-class Call:
-    """What was asked for: the recipe with its overrides, and how to run it."""
-
-    source: str | None
-    overrides: dict[str, Any]
-    output: Path
-    experiment: str | None
-    data_dir: str | None
-    resume: str | bool
-    overwrite: bool
-    track: tuple[str, ...]
-    threads: int | None
-    debug: bool
-    push_to_hub: str | None = None
-
-
 def main(argv: Sequence[str] | None = None) -> None:
-    """Train a recipe; exit with a code and one clear line if that is not possible."""
-    run_command(COMMAND, _run, argv, on_interrupt="stopped by Ctrl-C, outside training: no checkpoint was written")
+    """Train a recipe and exit."""
+    run_command(
+        COMMAND,
+        _run,
+        argv,
+        on_interrupt="stopped by Ctrl-C outside of training: no checkpoint was written",
+        on_file_error="earlier checkpoints are kept: resume with --resume once that is fixed",
+    )
 
 
-def _run(words: Sequence[str]) -> int:
-    parser = make_parser()
-    namespace, problems = parser.read(words)
-    if namespace.list_recipes:
-        print_recipes()
-        return 0
-    call, more = _read_call(namespace)
-    problems += more
-    recipe = None
-    try:
-        recipe = load_recipe(call.source or DEFAULT, call.overrides)
-    except UserError as error:
-        problems += error.problems
-    if problems:
-        raise UserError(problems)
-    assert recipe is not None
-    if namespace.show_recipe:
-        print(recipe.to_yaml(), end="")
-        return 0
-    from ..training.run import run  # torch and the data libraries are needed from here on
-
-    run(recipe, call)
-    return 0
-
-
-def make_parser() -> Parser:
-    """Return the parser of all flags."""
+def make_parser(words: Sequence[str] = ()) -> Parser:
+    """Return the parser of all flags; its help shows the values of the recipe that the words name."""
     parser = Parser(
         prog=COMMAND,
-        description="Train a recipe; without one, the embedded default. Every key of a recipe is also a flag.",
+        usage="%(prog)s [--recipe NAME|FILE] [flags]",
+        description="Train a recipe. Every key of a recipe is a flag, too.",
         allow_abbrev=False,
+        examples=[
+            "accelerate launch scripts/train.py                                    # the default, two minutes on a CPU",
+            "accelerate launch scripts/train.py --recipe imagenet_hard_patchup --data-dir data/imagenet",
+            "accelerate launch scripts/train.py --recipe fashion_mini_cutmix --epochs 5 --experiment short",
+            "accelerate launch scripts/train.py --resume output/short",
+        ],
     )
+    recipe = parser.add_argument_group("recipe selection")
+    recipe.add_argument(
+        "--recipe", metavar="NAME|FILE", help=f"a name from --list-recipes or a YAML file (default: {DEFAULT})"
+    )
+    recipe.add_argument("--list-recipes", action="store_true", help="list all recipes and exit")
+    recipe.add_argument("--show-recipe", action="store_true", help="print the resolved recipe as YAML and exit")
     run = parser.add_argument_group("run")
     run.add_argument(
-        "--recipe", metavar="NAME|FILE", help=f"a name of --list-recipes or a YAML file; default {DEFAULT}"
+        "--data-dir",
+        metavar="DIR",
+        help="local data: the Hub's layout, or image folders train/ and val/ (default: Hub)",
     )
-    run.add_argument("--list-recipes", action="store_true", help="show all recipes and exit")
-    run.add_argument("--show-recipe", action="store_true", help="print the resolved recipe as YAML and exit")
-    run.add_argument("--data-dir", metavar="DIR", help="local data: the Hub's layout, or image folders train/ and val/")
-    run.add_argument("--output", metavar="DIR", default="output", help="the run is DIR/NAME/; default output")
-    run.add_argument("--experiment", metavar="NAME", help="name of the run; default the name of the recipe")
+    run.add_argument("--output", metavar="DIR", default="output", help="folder of all runs (default: output)")
+    run.add_argument("--experiment", metavar="NAME", help="name of the run (default: that of the recipe)")
     run.add_argument(
         "--resume",
         nargs="?",
         const=True,
         default=False,
         metavar="PATH",
-        help="go on with the run, or with the run or checkpoint at PATH; starts it if there is none",
+        help="resume the run, or the run or checkpoint at PATH; start it if there is none",
     )
-    run.add_argument("--overwrite", action="store_true", help="start anew where a run lies already")
-    run.add_argument("--track", nargs="+", default=[], metavar="NAME", help=f"log to {', '.join(TRACKERS)}")
-    run.add_argument("--push-to-hub", metavar="USER/NAME", help="share the finished run on the Hub")
-    run.add_argument("--threads", type=int, metavar="N", help="threads of each process on the CPU; default its cores")
-    run.add_argument("--debug", action="store_true", help="show where an error came from")
-    add_recipe_flags(parser)
+    run.add_argument("--overwrite", action="store_true", help="start again if the folder has a run")
+    run.add_argument("--push-to-hub", metavar="USER/NAME", help="export the finished run and push it to the Hub")
+    run.add_argument(
+        "--track", nargs="+", default=[], metavar="NAME", help=f"log to one or more of: {', '.join(TRACKERS)}"
+    )
+    run.add_argument("--threads", type=int, metavar="N", help="CPU threads per process (default: its share of cores)")
+    run.add_argument("--debug", action="store_true", help="print the traceback of an error")
+    add_recipe_flags(parser, words)
     return parser
 
 
@@ -111,31 +89,82 @@ def print_recipes() -> None:
         )
 
 
-def _read_call(namespace: argparse.Namespace) -> tuple[Call, list[str]]:
+def _run(words: Sequence[str]) -> int:
+    given, problems = make_parser(words).read(words)
+    if given.list_recipes:
+        print_recipes()
+        return 0
+    problems += _problems(given)
+    try:
+        recipe = load_recipe(given.recipe or DEFAULT, given_keys(given))
+    except UserError as error:
+        raise UserError(problems + error.problems) from None
+    if problems:
+        raise UserError(problems)
+    if given.show_recipe:
+        print(recipe.to_yaml(), end="")
+        return 0
+    from ..training.run import run  # imports torch and the data libraries, which take seconds
+
+    folder = run(recipe, _options(given))
+    if given.push_to_hub is not None:
+        _push(folder, given.push_to_hub)
+    return 0
+
+
+def _problems(given: argparse.Namespace) -> list[str]:
     problems = []
-    for name in namespace.track:
+    for name in given.track:
         if name not in TRACKERS:
-            problems.append(f"--track {name}: choose from {', '.join(TRACKERS)}")
+            problems.append(f"--track must be one or more of {', '.join(TRACKERS)}, got {name!r}")
         elif find_spec(name) is None:
             problems.append(f"--track {name} needs its package: pip install 'timm-patchup[tracking]'")
-    if namespace.resume and namespace.overwrite:
-        problems.append("--resume and --overwrite contradict each other")
-    if namespace.push_to_hub is not None and not is_repo_name(namespace.push_to_hub):
-        problems.append(f"--push-to-hub is USER/NAME, got {namespace.push_to_hub!r}")
-    problems += check_minimums(namespace, {"threads": 1})
-    if namespace.experiment is not None and Path(namespace.experiment).name != namespace.experiment:
-        problems.append(f"--experiment is a name, not a path, got {namespace.experiment!r}; --output takes the folder")
-    call = Call(
-        source=namespace.recipe,
-        overrides=given_keys(namespace),
-        output=Path(namespace.output),
-        experiment=namespace.experiment,
-        data_dir=namespace.data_dir,
-        resume=namespace.resume,
-        overwrite=namespace.overwrite,
-        track=tuple(namespace.track),
-        threads=namespace.threads,
-        debug=namespace.debug,
-        push_to_hub=namespace.push_to_hub,
+    if given.resume and given.overwrite:
+        problems.append("--resume and --overwrite exclude each other: give one of them")
+    if given.push_to_hub is not None and not is_repo_name(given.push_to_hub):
+        problems.append(f"--push-to-hub must be USER/NAME, got {given.push_to_hub!r}")
+    problems += check_minimums(given, {"threads": 1})
+    if given.experiment is not None and Path(given.experiment).name != given.experiment:
+        problems.append(f"--experiment must be a name and not a path, got {given.experiment!r}; see --output")
+    return problems
+
+
+def _options(given: argparse.Namespace) -> "RunOptions":
+    from ..training.run import RunOptions
+
+    return RunOptions(
+        output=Path(given.output),
+        experiment=given.experiment or _default_experiment(given.recipe),
+        data_dir=given.data_dir,
+        resume=given.resume if isinstance(given.resume, bool) else Path(given.resume),
+        overwrite=given.overwrite,
+        track=tuple(given.track),
+        threads=given.threads,
+        given=given.recipe is not None,
+        overrides=given_keys(given),
     )
-    return call, problems
+
+
+def _default_experiment(source: str | None) -> str:
+    if source is None:
+        return DEFAULT
+    path = Path(source)
+    if path.suffix not in (".yaml", ".yml"):
+        return source
+    return path.resolve().parent.name if path.name == "recipe.yaml" else path.stem
+
+
+def _push(folder: "RunFolder", repo: str) -> None:
+    """Export a finished run and push it, on the main process; a failure leaves the run as it is."""
+    from accelerate import PartialState
+
+    from ..hub import export, push
+    from .push import EXPORT
+
+    if not PartialState().is_main_process:
+        return
+    try:
+        print(push(export(folder.path, folder.path / EXPORT), repo))
+    except (HubError, OSError) as error:
+        later = f"python -m timm_patchup.hub {folder.path} --repo {repo}"
+        raise RunError(f"the run is finished, but not on the Hub: {error}. To push it later: {later}") from error

@@ -119,7 +119,7 @@ class Mix:
         return mix_features(x, self.changed, partner, lam=self.lam)
 
     def check(self, batch_size: int) -> None:
-        _check_mask(self.changed, batch_size)
+        check_mask(self.changed, batch_size)
         check_value("draw.lam", self.lam, float, low=0, high=1)
 
 
@@ -140,13 +140,14 @@ class Erase:
         return erase_features(x, self.changed, scale=self.scale)
 
     def check(self, batch_size: int) -> None:
-        _check_mask(self.changed, batch_size)
+        check_mask(self.changed, batch_size)
         if not isinstance(self.scale, Tensor) or self.scale.ndim:
             raise WrongType(f"draw.change.scale must be a 0-d tensor, got {self.scale!r}")
         check_value("draw.change.scale", self.scale.item(), float, low=0)
 
 
-def _check_mask(changed: Any, batch_size: int) -> None:
+def check_mask(changed: Any, batch_size: int) -> None:
+    """Raise UserError if the mask of a change made by hand does not fit a batch of this size."""
     if not isinstance(changed, Tensor) or changed.dtype is not torch.bool:
         given = changed.dtype if isinstance(changed, Tensor) else repr(changed)
         raise WrongType(f"draw.changed must be a bool mask of features, got {given}")

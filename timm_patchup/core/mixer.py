@@ -162,10 +162,10 @@ class Mixer:
         criterion = cross_entropy if criterion is None else criterion
         refuse_double_smoothing(self.label_smoothing, criterion)
         batch = self._batch
-        not_mixed = batch is not None and batch.changed is None and target is batch.target
-        if not_mixed and takes_indices(criterion) and not self.label_smoothing:
-            target = batch.given  # type: ignore[union-attr]
         from_indices = batch is None or batch.given.ndim == 1
+        not_mixed = batch is not None and batch.changed is None and target is batch.target
+        if not_mixed and from_indices and takes_indices(criterion) and not self.label_smoothing:
+            target = batch.given  # type: ignore[union-attr]
         soft = for_soft_targets(criterion, from_indices=from_indices) if target.ndim == 2 else criterion
         if batch is None or batch.changed is None:
             return soft(output, target)

@@ -106,9 +106,9 @@ class Setting:
 
     def _check_several(self, name: str, value: Any, kind: Any) -> Any:
         container, item = get_origin(kind), get_args(kind)[0]
-        if isinstance(value, str) and item is str:
-            raise WrongType(f"{name} must be a list of names, got {value!r}")
         values = list(value) if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else [value]
+        if item is str and (isinstance(value, str) or not all(isinstance(one, str) for one in values)):
+            raise WrongType(f"{name} must be a list of names, got {value!r}")
         if not values:
             raise UserError(f"{name} is empty: give at least one value")
         return container(self._check_one(name, one, item) for one in values)

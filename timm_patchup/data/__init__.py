@@ -1,1 +1,1 @@
-"""Data: the small data set inside the package and, where they are defined, the benchmarks of the paper."""
+"""Data: where labeled images come from, how they are split, transformed and batched, and the embedded dataset."""

@@ -1,4 +1,4 @@
-"""``python -m timm_patchup.evaluation``: the same as scripts/evaluate.py, without a checkout."""
+"""``python -m timm_patchup.evaluation``: the command of scripts/evaluate.py for installations without a checkout."""
 
 from ..cli.evaluate import main
 

@@ -1,10 +1,11 @@
-"""The test images as a suite sees them: values in [0, 1], at the size of a model, with the row of every sample.
+"""The test images as suites see them: in [0, 1], at the size of a model, with the row of every sample.
 
-The row in the split identifies a sample: what is random about it follows from the row, so it is the same for every
+The row in the split identifies a sample. Random changes depend on the seed and the row, so they are the same for every
 model, batch size, number of processes and ``--limit``.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,43 +13,46 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ..data.loader import EVALUATION, MemoryImages, SampleKey, StoredImages, evaluation_loader, fingerprint
+from ..data.batches import EvaluationBatches
+from ..data.images import EVALUATION, SampleKey, open_images
+from ..data.loader import batch_loader, fingerprint
 from ..data.source import Source, open_source
 from ..data.splits import take_stratified
 from ..errors import DataError
-from ..recipe import Recipe
+from ..recipe.parts import DataSpec, ImageSpec
 
-# What says which images these are; the other keys of a recipe say how a model wants them.
-DATA_KEYS = ("dataset", "dataset_config", "val_split", "input_key", "target_key", "num_classes", "split_seed")
 Batch = tuple[Tensor, Tensor, Sequence[int]]
 
 
-def unit_recipe(recipe: Recipe, *, batch_size: int | None = None) -> Recipe:
-    """Return the recipe with the normalisation taken out: its images are in [0, 1]."""
-    channels = recipe.input_size[0]
-    changes = {"mean": [0.0] * channels, "std": [1.0] * channels}
-    sizes = {} if batch_size is None else {"validation_batch_size": batch_size}
-    return Recipe.from_dict(recipe.to_dict() | changes | sizes)
-
-
-def data_of(recipe: Recipe) -> dict[str, object]:
-    """Return the keys that say which images a recipe is tested on."""
-    return {name: getattr(recipe, name) for name in DATA_KEYS}
+def unit_range(images: ImageSpec) -> ImageSpec:
+    """Return the spec without normalization, so that images are in [0, 1]."""
+    channels = images.input_size[0]
+    return replace(images, mean=(0.0,) * channels, std=(1.0,) * channels)
 
 
 class TestImages(Dataset[Batch]):
-    """Labelled test images in [0, 1]."""
+    """Labeled test images in [0, 1].
 
-    __test__ = False  # the name is not that of a test
+    Args:
+        source: the stored images.
+        rows: int (N,), the rows of the source to use.
+        data: the dataset they belong to.
+        images: size and crop; its normalization is ignored.
+        batch_size: images per batch of a process.
+    """
 
-    def __init__(self, source: Source, rows: np.ndarray, recipe: Recipe) -> None:
-        self.recipe, self.rows, self._source = recipe, rows, source
-        kind = StoredImages if recipe.crop_padding is None else MemoryImages
-        self._images = kind(source, rows, recipe)
+    __test__ = False  # not a test class, despite its name
+
+    def __init__(
+        self, source: Source, rows: np.ndarray, data: DataSpec, images: ImageSpec, *, batch_size: int = 100
+    ) -> None:
+        self.data, self.spec, self.rows, self.batch_size = data, unit_range(images), rows, batch_size
+        self._source = source
+        self._images = open_images(source, rows, self.spec)
         self.labels = self._images.labels
         self.class_names = source.class_names
-        self.stored_size = source.image(int(rows[0])).size  # (W, H), before the model's transforms
-        self.kept: dict[tuple[Any, ...], Tensor] = {}  # what suites made of batches and the next model sees, too
+        self.stored_size = source.image(int(rows[0])).size  # (W, H), before resizing
+        self.cache: dict[tuple[Any, ...], Tensor] = {}  # altered batches that the next model needs again
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -58,40 +62,48 @@ class TestImages(Dataset[Batch]):
         return images, labels, self.rows[[sample for _, sample in keys]].tolist()
 
     def fingerprint(self) -> str:
-        """Return a digest of labels, rows and the pixels of some samples: other images of the same name are noticed."""
+        """Return a digest of labels, rows and some pixels, to notice other images of the same name."""
         some = self.rows[:: max(1, len(self.rows) // 32)]
         return fingerprint(self.labels.numpy(), self.rows, *(np.asarray(self._source.image(int(row))) for row in some))
 
     def loader(self, *, rank: int = 0, world_size: int = 1) -> DataLoader:
-        """Return the batches of a process; together the processes have every sample once.
+        """Return the batches of a process; the processes together see every sample once.
 
-        Batches are shared out whole: what attacks find for a sample depends on the others of its batch.
+        Whole batches are distributed, because what an attack finds for a sample depends on its batch.
         """
-        return evaluation_loader(self, self.recipe, rank=rank, world_size=world_size, whole=True)
+        batches = EvaluationBatches(len(self), batch_size=self.batch_size, rank=rank, world_size=world_size, whole=True)
+        return batch_loader(self, batches, workers=self.data.workers)
 
     def spread(self, count: int) -> Batch:
-        """Return so many samples, the same on every process, with the classes in their proportions.
+        """Return ``count`` samples with unchanged class proportions, the same on every process.
 
-        The first ones would do only where the samples lie in no order: image folders hold one class after the other.
+        The first samples would not do: image folders are sorted by class.
         """
-        samples = take_stratified(self.labels.numpy(), count, seed=self.recipe.split_seed)
+        samples = take_stratified(self.labels.numpy(), count, seed=self.data.split_seed)
         return self.__getitems__([(EVALUATION, int(sample)) for sample in samples])
 
 
-def load_images(recipe: Recipe, data_dir: str | Path | None, *, limit: int | None, batch_size: int) -> TestImages:
-    """Open the test split of a recipe; with a limit, so many samples with the classes in their proportions.
+def load_images(
+    data: DataSpec,
+    images: ImageSpec,
+    *,
+    data_dir: str | Path | None = None,
+    limit: int | None = None,
+    batch_size: int = 100,
+) -> TestImages:
+    """Open the test split of a dataset, or ``limit`` of its samples with unchanged class proportions.
 
     Raises:
-        DataError: the data is missing, or there is nothing to tell apart in it.
+        DataError: the data is missing, or has fewer than two classes.
     """
-    source = open_source(recipe, recipe.val_split, data_dir)
+    source = open_source(data, data.val_split, data_dir)
     rows = np.arange(len(source.labels))
     if limit is not None:
-        rows = rows[take_stratified(source.labels, limit, seed=recipe.split_seed)]
+        rows = take_stratified(source.labels, limit, seed=data.split_seed)
     classes = np.unique(source.labels[rows])
     if len(classes) < 2:
         raise DataError(
-            f"the {len(rows)} test samples of {recipe.dataset} are all of class {classes[0]}: "
-            f"an evaluation needs two classes at least, give a larger --limit or other data"
+            f"the {len(rows)} test samples of {data.dataset} are all of class {classes[0]}: "
+            f"an evaluation needs at least two classes, use a larger --limit or other data"
         )
-    return TestImages(source, rows, unit_recipe(recipe, batch_size=batch_size))
+    return TestImages(source, rows, data, images, batch_size=batch_size)

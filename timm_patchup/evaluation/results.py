@@ -1,7 +1,7 @@
-"""``results.json``: every number with its settings, the number of samples and the seed; what is there is not redone.
+"""``results.json``: every number with its settings, number of samples and seed, so that nothing is measured twice.
 
-One file is one data set. Results of a model stand under suite and name, and are taken over as long as weights, seed and
-settings are the same.
+One file holds results on one dataset, by suite and model. A result is reused as long as weights, seed and settings are
+the same.
 """
 
 import json
@@ -10,60 +10,75 @@ from typing import Any
 
 from ..errors import UserError
 from ..system.files import replacing
-from .bench import Measured
-from .subject import Subject
+from .context import Measured
+from .models import EvalModel
 
 FILE = "results.json"
 Entry = dict[str, Any]
 
 
 class Results:
-    """The results in a report's folder."""
+    """The results in the folder of a report.
+
+    Attributes:
+        data: what identifies the test images.
+        models: description per model.
+        suites: entries per suite and model.
+        extra: further top-level content that suites compute for the report.
+    """
 
     def __init__(self, folder: Path, data: dict[str, Any], *, force: bool = False) -> None:
-        """Open what is there.
+        """Read the stored results, if any.
+
+        Args:
+            folder: folder of the report.
+            data: what identifies the test images.
+            force: discard a file that is damaged or belongs to other data.
 
         Raises:
-            UserError: the file is damaged or of other data, and not to be replaced; or there can be no folder.
+            UserError: the file is damaged or belongs to other data, or the folder is a file.
         """
         if folder.exists() and not folder.is_dir():
-            raise UserError([f"--output {folder} is a file, a folder is needed"])
+            raise UserError(f"--output must be a folder, but {folder} is a file")
         self.folder, self.data = folder, data
         self.models: dict[str, dict[str, Any]] = {}
         self.suites: dict[str, dict[str, Entry]] = {}
-        self.mce: dict[str, Any] = {}
+        self.extra: dict[str, Any] = {}
         if not (folder / FILE).is_file():
             return
-        other = "choose another --output, or --force to begin anew"
+        other = "choose another --output, or start over with --force"
         try:
             stored = json.loads((folder / FILE).read_text(encoding="utf-8"))
             models, suites, stored_data = stored["models"], stored["suites"], stored["data"]
         except (ValueError, KeyError, TypeError, OSError) as error:
             if force:
                 return
-            raise UserError([f"{folder / FILE} is not a file of this command ({error}): {other}"]) from error
+            raise UserError(
+                f"{folder / FILE} is damaged or was not written by this command ({error}): {other}"
+            ) from error
         if stored_data != data:
             if force:
                 return
             differing = [name for name in data if stored_data.get(name) != data[name]]
-            was = ", ".join(f"{name} {stored_data.get(name)!r} and not {data[name]!r}" for name in differing)
-            raise UserError([f"{folder / FILE} holds results with {was}: {other}"])
+            was = ", ".join(f"{name} {stored_data.get(name)!r} instead of {data[name]!r}" for name in differing)
+            raise UserError(f"{folder / FILE} has results with {was}: {other}")
         self.models, self.suites = models, suites
 
-    def has(self, suite: str, subject: Subject, *, seed: int, settings: dict[str, Any]) -> bool:
-        entry = self.suites.get(suite, {}).get(subject.name)
-        if entry is None or _network(self.models.get(subject.name, {})) != _network(subject.describe()):
+    def has(self, suite: str, model: EvalModel, *, seed: int, settings: dict[str, Any]) -> bool:
+        """Whether there is a result of a suite for a model with the same weights, seed and settings."""
+        entry = self.suites.get(suite, {}).get(model.name)
+        if entry is None or not self._is_same_network(model):
             return False
         return (entry["seed"], entry["settings"]) == (seed, json.loads(json.dumps(settings)))
 
-    def add(self, suite: str, subject: Subject, measured: Measured, *, seed: int, settings: dict[str, Any]) -> None:
-        """Keep what a suite found for a model; results of another network or other weights under its name go."""
-        if _network(self.models.get(subject.name, {})) != _network(subject.describe()):
+    def add(self, suite: str, model: EvalModel, measured: Measured, *, seed: int, settings: dict[str, Any]) -> None:
+        """Store what a suite measured; results of another network or other weights under this name are removed."""
+        if not self._is_same_network(model):
             for entries in self.suites.values():
-                entries.pop(subject.name, None)
-        self.models[subject.name] = subject.describe()
-        self.suites.setdefault(suite, {})[subject.name] = {
-            "weights": subject.weights,
+                entries.pop(model.name, None)
+        self.models[model.name] = model.describe()
+        self.suites.setdefault(suite, {})[model.name] = {
+            "weights": model.weights,
             "settings": json.loads(json.dumps(settings)),
             "seed": seed,
             "count": measured.count,
@@ -72,20 +87,21 @@ class Results:
         }
 
     def write(self) -> None:
-        content = {"data": self.data, "models": self.models, "suites": self.suites}
-        if self.mce:
-            content["mce"] = self.mce
+        content = {"data": self.data, "models": self.models, "suites": self.suites, **self.extra}
         write_bytes(self.folder / FILE, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+
+    def _is_same_network(self, model: EvalModel) -> bool:
+        return _network(self.models.get(model.name, {})) == _network(model.describe())
 
 
 def _network(description: dict[str, Any]) -> str:
-    """Return what makes a network what it is: not all of it is in its weights."""
+    """Return what defines a network: its weights alone do not."""
     arguments = description.get("recipe", {}).get("model_kwargs", {})
     return json.dumps([description.get("weights"), description.get("architecture"), arguments], sort_keys=True)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file under another name and rename it, so that a reader never sees half of it."""
+    """Write a file under a temporary name and rename it, so that readers never see a partial file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as partial:
         partial.write_bytes(content)

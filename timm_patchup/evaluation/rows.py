@@ -1,7 +1,7 @@
-"""From results of single models to rows of a report: seeds of one method are one row, with mean and deviation."""
+"""From the results of single models to the rows of a report: seeds of one recipe share a row, with mean and std."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any
@@ -12,7 +12,7 @@ from .results import Entry, Results
 
 @dataclass(frozen=True)
 class Number:
-    """A mean over so many models, and their sample standard deviation where there are several."""
+    """A mean over several models and its sample standard deviation, which is None for a single model."""
 
     mean: float
     std: float | None = None
@@ -23,17 +23,17 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One model, or several seeds of one method."""
+class ResultRow:
+    """One model, or several seeds of one recipe."""
 
     label: str
     members: tuple[str, ...]
 
 
-def make_rows(results: Results, suite: str) -> list[Row]:
-    """Return the rows of a suite: models whose recipes differ in their seeds only and that were measured alike.
+def make_rows(results: Results, suite: str) -> list[ResultRow]:
+    """Return the rows of a suite: models whose recipes differ in the seed only and that were measured alike.
 
-    Two runs of one seed are no sample of anything and stay apart.
+    Two runs with the same seed are not independent and get separate rows.
     """
     entries = results.suites.get(suite, {})
     groups: dict[str, list[str]] = {}
@@ -41,10 +41,10 @@ def make_rows(results: Results, suite: str) -> list[Row]:
         if name not in entries:
             continue
         recipe = model.get("recipe")
-        key = name if recipe is None else _without_seed(recipe) + how_measured(entries[name])
+        key = name if recipe is None else _without_seed(recipe) + _how_measured(entries[name])
         seeds = [results.models[other].get("seed") for other in groups.get(key, [])]
         groups.setdefault(name if model.get("seed") in seeds else key, []).append(name)
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     for members in groups.values():
         model = results.models[members[0]]
         labels = [members[0]]
@@ -52,20 +52,15 @@ def make_rows(results: Results, suite: str) -> list[Row]:
             short = f"{model['method']} ({len(members)} seeds)"
             labels = [short, f"{model['architecture']} {short}", f"{members[0]} ({len(members)} seeds)"]
         taken = {row.label for row in rows}
-        rows.append(Row(next(label for label in labels if label not in taken), tuple(members)))
+        rows.append(ResultRow(next(label for label in labels if label not in taken), tuple(members)))
     return rows
 
 
-def how_measured(entry: Entry) -> str:
-    """Return settings and seed as one text: numbers that differ in it are no sample of one thing."""
-    return json.dumps([entry["settings"], entry["seed"]], sort_keys=True)
+def values_of(row: ResultRow, entries: Mapping[str, Entry]) -> dict[str, Number | None]:
+    """Return the values of a row.
 
-
-def values_of(row: Row, entries: dict[str, Entry]) -> dict[str, Number | None]:
-    """Return the values of a row in its suite.
-
-    None where a member has no number: a median distance is missing where half of the samples resist, and the mean of
-    the seeds that do have one would be too small.
+    A value is None if any member lacks it: the median distance of an attack is missing if half of the samples resist,
+    and the mean over the remaining seeds would be too small.
     """
     measured = [entries[name]["values"] for name in row.members]
     keys = list(dict.fromkeys(key for values in measured for key in values))
@@ -75,18 +70,23 @@ def values_of(row: Row, entries: dict[str, Entry]) -> dict[str, Number | None]:
     }
 
 
-def curves_of(row: Row, entries: dict[str, Entry]) -> dict[str, list[list[float]]]:
-    """Return the curves of a row, those of each member."""
+def curves_of(row: ResultRow, entries: Mapping[str, Entry]) -> dict[str, list[list[float]]]:
+    """Return the curves of a row by name, one per member."""
     measured = [entries[name]["curves"] for name in row.members]
     keys = list(dict.fromkeys(key for curves in measured for key in curves))
     return {key: [curves[key] for curves in measured if key in curves] for key in keys}
 
 
 def number(values: Sequence[float]) -> Number | None:
-    """Return mean and sample standard deviation."""
+    """Return mean and sample standard deviation, None without values."""
     if not values:
         return None
     return Number(mean(values), stdev(values) if len(values) > 1 else None)
+
+
+def _how_measured(entry: Entry) -> str:
+    """Return settings and seed as text: numbers measured in different ways are not averaged."""
+    return json.dumps([entry["settings"], entry["seed"]], sort_keys=True)
 
 
 def _without_seed(recipe: dict[str, Any]) -> str:

@@ -1,161 +1,195 @@
-"""One evaluation from its call to its report: load the models, open the data, run what is missing, write."""
+"""One evaluation from its call to its report: load the models, open the data, measure what is missing, write."""
 
-import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from ..data.fetch import fetch_splits
 from ..data.source import HUB_PREFIX
 from ..errors import HubError, UserError
-from ..hub.benchmarks import fetch_splits
-from ..recipe import Recipe
-from ..recipe.data_names import find_data_recipe, load_data_recipe
-from ..training.build import make_accelerator
-from .bench import Bench
-from .images import TestImages, data_of, load_images
+from ..recipe.data_names import find_data_spec, load_data_spec
+from ..recipe.parts import DataSpec, ImageSpec
+from ..runs.accelerator import make_accelerator
+from .context import EvalContext
+from .images import TestImages, load_images, unit_range
+from .models import EvalModel, load_models
 from .report import write_report
 from .results import Results
-from .subject import Subject, load_subjects
-from .suites import SUITES, suite_problems
-
-if TYPE_CHECKING:
-    from ..cli.evaluate import Call
+from .suite import Suite
+from .suites import SUITES, option_values, suite_problems
 
 Values = dict[str, float | None]
-# How a model wants its images: all that is taken from its recipe, which may be a stranger's.
-_IMAGE_KEYS = ("input_size", "mean", "std", "crop_pct", "crop_mode", "interpolation", "crop_padding")
 
 
-def run(call: "Call", *, show: Callable[[str], None] = print) -> dict[str, dict[str, Values]]:
-    """Evaluate as the call says, and write the report; ``show`` gets its tables, on the first process.
+@dataclass(frozen=True, kw_only=True)
+class EvalCall:
+    """What to evaluate.
+
+    Attributes:
+        models: run folders, ``hf-hub:USER/NAME``, ``local-dir:DIR`` or names of timm.
+        suites: names of suites.
+        data: a dataset, benchmark or recipe to test on; None for the one the models were trained on.
+        data_dir: a local folder with the data; None for the Hub.
+        limit: number of test samples; None for all.
+        batch_size: images per batch of a process.
+        output: folder of the report.
+        force: measure again what results.json already contains.
+        seed: seed of all random choices.
+        threads: CPU threads per process; None for the process's share of the cores.
+        options: values of the suites' options; those left out have their defaults.
+    """
+
+    models: tuple[str, ...]
+    suites: tuple[str, ...]
+    data: str | None = None
+    data_dir: str | Path | None = None
+    limit: int | None = None
+    batch_size: int = 100
+    output: Path
+    force: bool = False
+    seed: int = 0
+    threads: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def run(call: EvalCall, *, show: Callable[[str], None] = print) -> dict[str, dict[str, Values]]:
+    """Evaluate, and write the report.
+
+    Args:
+        call: what to evaluate.
+        show: receives the tables, on the main process.
 
     Returns:
-        The values of each suite and model of the call; the report may hold others, too.
+        The values per suite and model of this call; the report may include earlier ones.
 
     Raises:
-        UserError, DataError, UserError, SiteError: the call is wrong.
+        UserError: the call is wrong; nothing has been written.
     """
-    problems = suite_problems(call.suites, ready_files=call.options.corrupted is not None)
-    if problems:
+    options = option_values(call.options)
+    if problems := suite_problems(call.suites, options):
         raise UserError(problems)
-    accelerator = make_accelerator(_whatever_the_processes(), threads=call.threads)
-    subjects = load_subjects(call.models)
-    data = find_data(call.data, subjects)
-    _check_classes(subjects, data)
-    with accelerator.main_process_first():  # one download, one cache
-        images = _images_of(subjects, data, call)
-    first = images[subjects[0].name]
-    header = data_of(data) | {"samples": len(first), "fingerprint": first.fingerprint()}
+    suites = [SUITES[name] for name in call.suites]
+    accelerator = make_accelerator(threads=call.threads)
+    models = load_models(call.models)
+    data = find_data(call.data, models)
+    _check_classes(models, data)
+    with accelerator.main_process_first():  # one process downloads, the others use its cache
+        images = _open_images(models, data, call)
+    first = images[models[0].name]
+    header = data.test_keys() | {"samples": len(first), "fingerprint": first.fingerprint()}
     results = Results(call.output, header, force=call.force)
-    if call.baseline is not None and call.baseline not in {*results.models, *(subject.name for subject in subjects)}:
-        known = [*results.models, *(subject.name for subject in subjects)]
-        raise UserError([f"--baseline {call.baseline} is none of the models: {', '.join(dict.fromkeys(known))}"])
-    benches = [Bench(subject, images[subject.name], accelerator, call.options) for subject in subjects]
-    for name in call.suites:
-        for bench in benches:
-            if (check := SUITES[name].check) is not None:
-                check(bench)
-    accelerator.wait_for_everyone()  # all have read what is about to be written
-    for name in call.suites:
-        for bench in benches:
-            _measure(name, bench, results, force=call.force)
+    contexts = [EvalContext(model, images[model.name], accelerator, call.seed, options) for model in models]
+    _check(suites, contexts, list(dict.fromkeys([*results.models, *(model.name for model in models)])))
+    accelerator.wait_for_everyone()  # every process has read results.json before it is written
+    for suite in suites:
+        for context in contexts:
+            _measure(suite, context, results, force=call.force)
     if accelerator.is_main_process:
-        lines = write_report(results, baseline=call.baseline)
+        lines = write_report(results, options)
         results.write()
         show("\n" + "\n\n".join(lines) + f"\n\n{call.output / 'report.html'}")
     accelerator.wait_for_everyone()
-    return {
-        name: {subject.name: results.suites[name][subject.name]["values"] for subject in subjects}
-        for name in call.suites
-    }
+    return {name: {model.name: results.suites[name][model.name]["values"] for model in models} for name in call.suites}
 
 
-def find_data(name: str | None, subjects: list[Subject]) -> Recipe:
-    """Return a recipe whose data keys say what to test on: of a name, or that of the models' recipes."""
+def find_data(name: str | None, models: Sequence[EvalModel]) -> DataSpec:
+    """Return the data to test on: that of a name, or the data that the models were trained on.
+
+    Raises:
+        UserError: the name is unknown, or the models do not determine the data.
+    """
     if name is not None:
-        return load_data_recipe(name)
-    known = [(subject, _trained_on(subject)) for subject in subjects if subject.has_recipe]
+        try:
+            return load_data_spec(name)
+        except UserError as error:
+            raise UserError([f"--data: {problem}" for problem in error.problems]) from error
+    known = [(model, trained_on) for model in models if (trained_on := _trained_on(model)) is not None]
     if not known:
-        raise UserError([f"{subjects[0].name} does not say what it was trained on: give --data NAME to test it on"])
+        raise UserError(f"{models[0].name} has no recipe that names its data: choose the data with --data NAME")
     first, data = known[0]
-    for subject, other in known[1:]:
-        differing = [key for key, value in data_of(other).items() if value != getattr(data, key)]
+    for model, other in known[1:]:
+        differing = [key for key, value in other.test_keys().items() if value != data.test_keys()[key]]
         if differing:
             raise UserError(
-                [f"{first.name} and {subject.name} differ in {', '.join(differing)}: name the data to test on, --data"]
+                f"{first.name} and {model.name} differ in {', '.join(differing)}: choose the data with --data NAME"
             )
     return data
 
 
-def _trained_on(subject: Subject) -> Recipe:
-    """Return the data of a model's recipe; where the recipe came with the weights, only if it is one of ours."""
-    if subject.is_run:
-        return subject.recipe
-    data = find_data_recipe(subject.recipe.dataset)
+def _trained_on(model: EvalModel) -> DataSpec | None:
+    """Return the data of a model's recipe. A recipe that came with the weights may only name one of our datasets."""
+    if model.recipe is None:
+        return None
+    if model.is_run:
+        return DataSpec.of(model.recipe)
+    data = find_data_spec(model.recipe.dataset)
     if data is None:
-        dataset = subject.recipe.dataset
-        raise UserError([f"{subject.name} was trained on {dataset}, which is no benchmark: give --data NAME"])
+        dataset = model.recipe.dataset
+        raise UserError(
+            f"{model.name} was trained on {dataset}, which is not a benchmark: choose the data with --data NAME"
+        )
     return data
 
 
-def _check_classes(subjects: list[Subject], data: Recipe) -> None:
+def _check_classes(models: Sequence[EvalModel], data: DataSpec) -> None:
     problems = [
-        f"--model {subject.name} has {subject.num_classes} classes, the data {data.dataset} has {data.num_classes}"
-        for subject in subjects
-        if subject.num_classes != data.num_classes
+        f"--model {model.name} has {model.num_classes} classes, but {data.dataset} has {data.num_classes}"
+        for model in models
+        if model.num_classes != data.num_classes
     ]
     if problems:
         raise UserError(problems)
 
 
-def _images_of(subjects: list[Subject], data: Recipe, call: "Call") -> dict[str, TestImages]:
-    """Open the test images for each model; models that want them alike share them."""
-    data_dir = call.data_dir or _test_split_of(data)
-    opened: dict[str, TestImages] = {}
-    images: dict[str, TestImages] = {}
-    for subject in subjects:
-        wanted = {key: getattr(subject.recipe, key) for key in _IMAGE_KEYS}
-        kind = str({key: value for key, value in wanted.items() if key not in ("mean", "std")})  # those are the model's
-        if kind not in opened:
-            recipe = Recipe.from_dict(wanted | data_of(data) | {"workers": data.workers})
-            opened[kind] = load_images(recipe, data_dir, limit=call.limit, batch_size=call.batch_size)
-        images[subject.name] = opened[kind]
-    return images
+def _open_images(models: Sequence[EvalModel], data: DataSpec, call: EvalCall) -> dict[str, TestImages]:
+    """Open the test images per model; models that expect the same size and crop share them."""
+    data_dir = call.data_dir or _fetch_test_split(data)
+    opened: dict[ImageSpec, TestImages] = {}
+    for spec in {unit_range(model.images): None for model in models}:
+        opened[spec] = load_images(data, spec, data_dir=data_dir, limit=call.limit, batch_size=call.batch_size)
+    return {model.name: opened[unit_range(model.images)] for model in models}
 
 
-def _test_split_of(data: Recipe) -> str | None:
-    """Return a folder with the test images alone; None where the data must be opened in another way."""
+def _fetch_test_split(data: DataSpec) -> Path | None:
+    """Return a folder with the test images only, None if ``datasets`` has to open the data."""
     if not data.dataset.startswith(HUB_PREFIX):
         return None
     try:
-        return str(fetch_splits(data, [data.val_split]))
-    except HubError:  # stored in another way, or only in the cache of ``datasets``, which tells what is wrong
+        return fetch_splits(data, [data.val_split])
+    except HubError:  # another layout, or cached by ``datasets`` only, which reports what is wrong
         return None
 
 
-def _measure(name: str, bench: Bench, results: Results, *, force: bool) -> None:
-    suite, subject, seed = SUITES[name], bench.subject, bench.options.seed
-    settings = _preprocessing(subject.recipe) | suite.settings(bench)
-    say = bench.accelerator.print
-    if not force and results.has(name, subject, seed=seed, settings=settings):
-        say(f"{name:12} {subject.name}: there already", flush=True)
+def _check(suites: Sequence[Suite], contexts: Sequence[EvalContext], models: Sequence[str]) -> None:
+    """Refuse options, models and images that a suite cannot use, before anything is measured."""
+    for suite in suites:
+        if suite.check_options is not None:
+            suite.check_options(contexts[0].options, models)
+    for suite in suites:
+        for context in contexts:
+            if suite.check is not None:
+                suite.check(context)
+
+
+def _measure(suite: Suite, context: EvalContext, results: Results, *, force: bool) -> None:
+    model, show = context.model, context.accelerator.print
+    settings = _preprocessing(model.images) | suite.settings(context)
+    if not force and results.has(suite.name, model, seed=context.seed, settings=settings):
+        show(f"{suite.name:12} {model.name}: cached", flush=True)
         return
-    say(f"{name:12} {subject.name}", flush=True)
-    subject.classifier.to(bench.device)
-    measured = suite.measure(bench)
-    subject.classifier.cpu()  # of many models only one needs room on the device
-    results.add(name, subject, measured, seed=seed, settings=settings)
-    if bench.accelerator.is_main_process:
+    show(f"{suite.name:12} {model.name}", flush=True)
+    model.classifier.to(context.device)
+    measured = suite.measure(context)
+    model.classifier.cpu()  # only one of several models needs memory on the device
+    results.add(suite.name, model, measured, seed=context.seed, settings=settings)
+    if context.accelerator.is_main_process:
         results.write()
 
 
-def _preprocessing(recipe: Recipe) -> dict[str, Any]:
-    """Return how a model's images are made."""
+def _preprocessing(images: ImageSpec) -> dict[str, Any]:
+    """Return how a model's images are prepared, as results.json states it."""
     cropped: dict[str, Any] = {"crop": "none, resized whole"}
-    if recipe.crop_padding is None:
-        cropped = {"crop_pct": recipe.crop_pct, "crop_mode": recipe.crop_mode}
-    return {key: getattr(recipe, key) for key in ("input_size", "interpolation", "mean", "std")} | cropped
-
-
-def _whatever_the_processes() -> Recipe:
-    """Return a recipe whose batch any number of processes can share: nothing is trained here."""
-    return Recipe.from_dict({"batch_size": int(os.environ.get("WORLD_SIZE", 1))})
+    if images.is_cropped:
+        cropped = {"crop_pct": images.crop_pct, "crop_mode": images.crop_mode}
+    return {key: getattr(images, key) for key in ("input_size", "interpolation", "mean", "std")} | cropped

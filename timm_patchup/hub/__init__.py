@@ -1,7 +1,7 @@
 """Weights to share: ``export`` a run as a folder that plain timm loads, ``push`` it to the Hub, ``load`` it anywhere.
 
-``python -m timm_patchup.hub RUN_DIR --repo USER/NAME`` does the first two. ``evaluate`` measures a model that lies on
-the Hub, ``fetch`` brings the data of a benchmark.
+``python -m timm_patchup.hub RUN_DIR --repo USER/NAME`` exports and pushes. ``evaluate`` measures a model on the Hub,
+``fetch`` downloads the data of a benchmark.
 """
 
 from ..errors import HubError

@@ -1,4 +1,4 @@
-"""``python -m timm_patchup.hub``: the same as scripts/push_to_hub.py, without a checkout."""
+"""``python -m timm_patchup.hub``: scripts/push_to_hub.py without a checkout."""
 
 from ..cli.push import main
 

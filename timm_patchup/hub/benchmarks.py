@@ -1,7 +1,4 @@
-"""The Hub in one line: ``fetch`` a benchmark's data ahead, ``evaluate`` a model that lies there.
-
-``datasets`` loads every split of a data set to give one; here only the files of the splits that are needed come.
-"""
+"""The Hub in one line: ``fetch`` a benchmark's data in advance, ``evaluate`` a model."""
 
 import tempfile
 from collections.abc import Sequence
@@ -10,60 +7,37 @@ from pathlib import Path
 import torch
 
 from ..core.settings import check_value
+from ..data.fetch import fetch_splits
 from ..data.source import HUB_PREFIX
-from ..errors import DataError, HubError, HubFailed, SiteError, UserError
-from ..recipe import Recipe
-from ..recipe.data_names import load_data_recipe
+from ..errors import HubError, UserError
+from ..recipe.data_names import load_data_spec
 from ..runs.load import find
-from .failures import explain
 
 
 def fetch(name: str, out_dir: str | Path | None = None, *, test_only: bool = False) -> Path:
-    """Fetch the data of a benchmark, for machines that do not reach the Hub, and return its folder.
+    """Download the data of a benchmark, for machines that cannot reach the Hub, and return its folder.
 
     Args:
-        name: a data set (``cifar10``), a benchmark (``cifar10_wrn28_10``) or a recipe.
-        out_dir: where to; default the Hub's cache. What is there already is not sent again.
-        test_only: leave the training images out.
+        name: a dataset (``cifar10``), a benchmark (``cifar10_wrn28_10``) or a recipe.
+        out_dir: destination; None for the Hub's cache. Files that are already there are not downloaded again.
+        test_only: leave out the training images.
 
     Returns:
-        A folder in the Hub's layout: ``--data-dir`` of the commands, ``data_dir=`` of ``evaluate``.
+        A folder in the Hub's layout, for ``--data-dir`` of the commands and ``data_dir=`` of ``evaluate``.
 
     Raises:
-        HubError: there is no such benchmark, or the Hub does not give it.
+        HubError: the name is unknown, or the data cannot be downloaded.
 
     Example:
         >>> fetch("imagenet", "data/imagenet", test_only=True)
     """
     try:
-        recipe = load_data_recipe(name)
+        data = load_data_spec(name)
     except UserError as error:
-        raise HubError(str(error).removeprefix("--data: ")) from error
-    if not recipe.dataset.startswith(HUB_PREFIX):
-        raise HubError(f"{recipe.dataset} is in the package: there is nothing to fetch")
-    return fetch_splits(recipe, [recipe.val_split] if test_only else [recipe.train_split, recipe.val_split], out_dir)
-
-
-def fetch_splits(recipe: Recipe, splits: Sequence[str], out_dir: str | Path | None = None) -> Path:
-    """Fetch the files of some splits of a recipe's data; out of reach, take them from the cache.
-
-    Raises:
-        HubError: they cannot be had, or are not named as ``datasets`` names them.
-    """
-    from huggingface_hub import snapshot_download
-
-    repo = recipe.dataset.removeprefix(HUB_PREFIX)
-    inside = f"{recipe.dataset_config}/" if recipe.dataset_config else ""
-    wanted = [f"{inside}{deeper}{split}-*.parquet" for split in splits for deeper in ("", "*/")]
-    try:
-        where = None if out_dir is None else str(out_dir)
-        folder = Path(snapshot_download(repo, repo_type="dataset", allow_patterns=wanted, local_dir=where))
-    except Exception as error:
-        raise explain(error, repo, doing="fetch") from error
-    for split in splits:
-        if not any(folder.rglob(f"{split}-*.parquet")):
-            raise HubFailed(f"data set {repo} has no files {inside}{split}-*.parquet: it is stored in another way")
-    return folder
+        raise HubError(str(error)) from error
+    if not data.dataset.startswith(HUB_PREFIX):
+        raise HubError(f"{data.dataset} is part of the package: there is nothing to fetch")
+    return fetch_splits(data, [data.val_split] if test_only else [data.train_split, data.val_split], out_dir)
 
 
 def evaluate(
@@ -80,39 +54,49 @@ def evaluate(
     """Measure a model from the Hub, an export or a run as ``scripts/evaluate.py`` does.
 
     Args:
-        model: as ``load`` takes it.
+        model: as for ``load``.
         suites: names of suites, ``"clean,affine"`` or a list; ``"all"`` for all of them.
-        data: a data set, benchmark or recipe to test on; default the benchmark that the model was trained on.
-        data_dir: its folder; default the test images come from the Hub, and only those.
-        limit: take so many test samples, spread over the classes.
-        output: folder of the report; default no report is kept.
-        batch_size: images at a time.
-        seed: of what the suites draw.
+        data: dataset, benchmark or recipe to test on; None for the benchmark that the model was trained on.
+        data_dir: its folder; None to download the test images, and only those.
+        limit: number of test samples; None for all.
+        output: folder of the report; None for no report.
+        batch_size: images per batch.
+        seed: seed of all random choices.
 
     Returns:
-        For each suite its numbers by name.
+        The values per suite, by name.
 
     Raises:
-        HubError: the model or the data cannot be had, or do not fit together.
+        HubError: the model or the data cannot be loaded, or do not fit together.
         ValueError, TypeError: an argument is wrong.
 
     Example:
         >>> timm_patchup.hub.evaluate("USER/NAME")["clean"]["error"]
     """
-    from ..cli.evaluate import read_call
-    from ..evaluation.run import run
+    from ..evaluation.run import EvalCall, run
+    from ..evaluation.suites import parse_suites
 
     for name, value, low in (("limit", limit, 1), ("batch_size", batch_size, 1), ("seed", seed, 0)):
         if value is not None:
             check_value(name, value, int, low=low)
-    names = suites if isinstance(suites, str) else ",".join(suites)
-    given = {"--data": data, "--data-dir": data_dir, "--limit": limit, "--batch-size": batch_size, "--seed": seed}
-    given["--threads"] = torch.get_num_threads()  # the command takes all cores, a call leaves them as they are
-    flags = [f"{flag}={value}" for flag, value in given.items() if value is not None]
-    with tempfile.TemporaryDirectory() as nowhere:
-        call = [f"--model={find(model)}", f"--suite={names}", f"--output={output or nowhere}", *flags]
+    if seed >= 2**63:
+        raise ValueError(f"seed must be below 2**63, got {seed}")
+    with tempfile.TemporaryDirectory() as temporary:
+        call = EvalCall(
+            models=(find(model),),
+            suites=parse_suites(suites if isinstance(suites, str) else ",".join(suites)),
+            data=data,
+            data_dir=data_dir,
+            limit=limit,
+            batch_size=batch_size,
+            output=Path(output or temporary),
+            seed=seed,
+            threads=torch.get_num_threads(),  # the command uses all cores, a call leaves the number as it is
+        )
         try:
-            found = run(read_call(call), show=lambda tables: None)
-        except (UserError, DataError, SiteError) as error:
+            found = run(call, show=lambda tables: None)
+        except HubError:
+            raise
+        except UserError as error:
             raise HubError(str(error)) from error
     return {suite: values for suite, by_model in found.items() for values in by_model.values()}

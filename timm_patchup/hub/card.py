@@ -1,4 +1,4 @@
-"""The model card: what the model is, how to load it, what it scores, and how to train it again."""
+"""The model card of an export: what the model is, how to load it, its results, and how to train it again."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from ..data.source import HUB_PREFIX
 from ..recipe import Recipe
 
 REPORT = "report"  # folder of the evaluation, in a run and in an export
-# Stands for the repository until a push knows it.
+# Replaced by the name of the repository in a push.
 REPO_PLACEHOLDER = "USER/NAME"
 _FASHION_MNIST = "zalando-datasets/fashion_mnist"
 _CITATION = """```bibtex
@@ -26,24 +26,24 @@ _FILES = {
     "model.safetensors": "the weights",
     "config.json": "timm's configuration; the method's settings under `patchup`",
     "recipe.yaml": "every setting of the training",
-    "summary.csv": "losses and errors of each epoch",
-    "results.json": "the test results, and which weights they are of",
-    "curves.png": "the same as a picture",
+    "summary.csv": "losses and errors per epoch",
+    "results.json": "the test results, and which weights were tested",
+    "curves.png": "a plot of summary.csv",
 }
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a card tells.
+    """What a card is made from.
 
-    Args:
+    Attributes:
         recipe: the resolved recipe.
         results: the results of the run.
-        config: what config.json holds.
-        package: what to import before timm knows the network, None for timm's own.
+        config: the content of config.json.
+        package: the package that registers the network with timm, None for timm's own networks.
         report: files of the evaluation, relative to the folder.
-        evaluation: what its report.md says, empty where there is none.
-        base_model: the weights that training started from, on the Hub.
+        evaluation: the text of its report.md, empty if there is none.
+        base_model: Hub name of the pretrained weights, None without any.
     """
 
     recipe: Recipe
@@ -60,7 +60,7 @@ class Facts:
 
     @property
     def dataset_id(self) -> str | None:
-        """The data set on the Hub, if that is where it is."""
+        """The Hub name of the dataset, None for local data."""
         if self.recipe.dataset == "fashion_mini":
             return _FASHION_MNIST
         return self.recipe.dataset.removeprefix(HUB_PREFIX) if self.recipe.dataset.startswith(HUB_PREFIX) else None
@@ -73,7 +73,7 @@ class Facts:
 
 
 def make_card(facts: Facts) -> str:
-    """Return README.md: metadata for the Hub, then text."""
+    """Return the text of README.md, with the Hub's metadata at the top."""
     from huggingface_hub import ModelCard, ModelCardData
 
     recipe = facts.recipe
@@ -116,15 +116,17 @@ def _eval_results(facts: Facts) -> list[Any]:
 def _introduction(facts: Facts) -> str:
     recipe, weights = facts.recipe, facts.results["weights"]
     how = "without a regulariser" if recipe.mix == "none" else f"with `{recipe.mix}`"
-    average = "the average over training (EMA)" if "EMA" in weights else "those of the model itself, not of an average"
-    start = f", from the weights of [{facts.base_model}](https://huggingface.co/{facts.base_model})"
+    average = (
+        "the exponential moving average (EMA)" if "EMA" in weights else "those of the model itself, without averaging"
+    )
+    start = f", starting from [{facts.base_model}](https://huggingface.co/{facts.base_model})"
     return (
         f"# {facts.name}\n\n"
         f"`{facts.config['architecture']}`, {facts.results['parameters']:,} parameters, trained {how} on "
-        f"{facts.dataset_title}{start if facts.base_model else ''}, by "
+        f"{facts.dataset_title}{start if facts.base_model else ''}, with "
         f"[timm](https://github.com/huggingface/pytorch-image-models) and `timm_patchup`.\n\n"
         f"Weights: {average}, after epoch {facts.results['best_epoch']} of {facts.results['epochs']} "
-        f"({'the best on held-out images' if facts.results['chosen_on'] == 'validation' else 'the last'})."
+        f"({'the best on held-out images' if facts.results['chosen_on'] == 'validation' else 'the last epoch'})."
     )
 
 
@@ -142,34 +144,34 @@ def _usage(facts: Facts) -> str:
     if "label_names" in facts.config:
         lines.append('print(model.pretrained_cfg["label_names"][logits.argmax().item()])')
     need = (
-        "Nothing but timm is needed: the network is one of its own."
+        "Needs only timm."
         if facts.package is None
-        else f"`import {facts.package}` comes first (`pip install {facts.package.replace('_', '-')}`): it registers "
-        f"the network with timm. Without it timm says `Unknown model ({facts.config['architecture']})`."
+        else f"Install (`pip install {facts.package.replace('_', '-')}`) and import `{facts.package}` first: it adds "
+        f"the network to timm. Without it, timm raises `Unknown model ({facts.config['architecture']})`."
     )
     return "## Use\n\n" + need + "\n\n```python\n" + "\n".join(lines) + "\n```"
 
 
 def _scores(facts: Facts) -> str:
     test, recipe = facts.results["test"], facts.recipe
-    part = " a part of" if recipe.limit is not None else ""
+    part = "Part of" if recipe.limit is not None else "All of"
     rows = ["| test error, % | top-1, % | top-5, % | NLL | images |", "| --- | --- | --- | --- | --- |"]
     rows.append(
         f"| {test['error']:.2f} | {test['top1']:.2f} | {test['top5']:.2f} | {test['loss']:.4f} | {test['count']} |"
     )
-    text = f"## Results\n\nOn{part} the split `{recipe.val_split}`, tested once.\n\n" + "\n".join(rows)
+    text = f"## Results\n\n{part} the split `{recipe.val_split}`, evaluated once.\n\n" + "\n".join(rows)
     text += "\n\n![curves](curves.png)"
     page = _deeper(facts.evaluation)
-    pictures = [f"![{PurePosixPath(name).stem}]({name})" for name in facts.report if name.endswith((".png", ".svg"))]
+    figures = [f"![{PurePosixPath(name).stem}]({name})" for name in facts.report if name.endswith((".png", ".svg"))]
     tables = [f"- [{name}]({name})" for name in facts.report if not name.endswith((".png", ".svg"))]
-    if tables or pictures:
-        parts = [page, *(picture for picture in pictures if picture not in page), "\n".join(tables)]
+    if tables or figures:
+        parts = [page, *(figure for figure in figures if figure not in page), "\n".join(tables)]
         text += "\n\n### Evaluation\n\n" + "\n\n".join(part for part in parts if part)
     return text
 
 
 def _deeper(page: str) -> str:
-    """Return report.md as a part of the card: without its title, and with its pictures where they lie."""
+    """Return report.md as a section of the card: without its title, and with paths to its figures."""
     page = re.sub(r"^# .*\n+", "", page, count=1)
     page = re.sub(r"^## ", "#### ", page, flags=re.MULTILINE)
     return re.sub(r"!\[(\w+)\]\((\w+\.png)\)", rf"![\1]({REPORT}/\2)", page).strip()
@@ -181,20 +183,20 @@ def _training(facts: Facts) -> str:
     rows = [
         f"| method | {recipe.mix}{f': {settings}' if settings else ''} |",
         f"| epochs, batch | {recipe.epochs}, {recipe.batch_size} |",
-        f"| optimiser | {recipe.opt}, lr {recipe.lr}, momentum {recipe.momentum}, weight decay {recipe.weight_decay} |",
+        f"| optimizer | {recipe.opt}, lr {recipe.lr}, momentum {recipe.momentum}, weight decay {recipe.weight_decay} |",
         f"| schedule | {recipe.sched} |",
         f"| images | {' x '.join(map(str, recipe.input_size))} |",
         f"| seed | {recipe.seed} |",
     ]
     command = "accelerate launch -m timm_patchup.training --recipe recipe.yaml"
-    return "## Training\n\n| | |\n| --- | --- |\n" + "\n".join(rows) + f"\n\nAgain: `{command}`."
+    return "## Training\n\n| | |\n| --- | --- |\n" + "\n".join(rows) + f"\n\nTrain it again: `{command}`."
 
 
 def _files(facts: Facts) -> str:
     rows = [f"| `{name}` | {what} |" for name, what in _FILES.items()]
-    rows += ["| `report/` | tables and pictures of the evaluation |"] if facts.report else []
-    return "## Files\n\n| file | what it is |\n| --- | --- |\n" + "\n".join(rows)
+    rows += ["| `report/` | tables and figures of the evaluation |"] if facts.report else []
+    return "## Files\n\n| file | content |\n| --- | --- |\n" + "\n".join(rows)
 
 
 def _cite(facts: Facts) -> str:
-    return f"## Citation\n\nThe method PatchUp and the experiments that the recipes follow:\n\n{_CITATION}"
+    return f"## Citation\n\nPatchUp, and the experiments that the recipes follow:\n\n{_CITATION}"

@@ -1,18 +1,18 @@
-"""What the Hub's client raises, told in one line with the next step."""
+"""Errors of a push, explained in one line with the next step. Loading and fetching: ``system/network.py``."""
 
-from typing import Literal
+from collections.abc import Sequence
 
 from ..errors import HubError, HubFailed
-from ..system.network import data_set_trouble, error_chain, is_unreachable
+from ..system.network import error_chain, is_unreachable, no_token
 from ..system.privacy import Private
 
 _QUOTA_STATUS = (402, 413, 507)
 _QUOTA_WORDS = ("quota", "storage limit", "storage space", "payment required")
-_AGAIN = "nothing is lost and what is up already is not sent twice: push again"
+_AGAIN = "no partial upload, and finished files are not sent again: run the command again"
 
 
-def explain(error: BaseException, repo: str, *, doing: Literal["push", "load", "fetch"]) -> HubError:
-    """Return the error to show for whatever happened while talking to the Hub."""
+def explain_push_error(error: BaseException, repo: str) -> HubError:
+    """Return the error to show for one that was raised while pushing."""
     from huggingface_hub import errors
 
     if isinstance(error, HubError):
@@ -20,63 +20,36 @@ def explain(error: BaseException, repo: str, *, doing: Literal["push", "load", "
     chain = error_chain(error)
     if any(isinstance(e, errors.LocalTokenNotFoundError) for e in chain):
         return no_token()
-    if doing == "fetch":
-        return _not_fetched(error, repo)
     if isinstance(error, errors.HFValidationError):
-        return HubError(f"--repo is USER/NAME as the Hub allows it, got {repo!r}")
-    status = next((e.response.status_code for e in chain if isinstance(e, errors.HfHubHTTPError)), None)
-    text = Private().clean(" ".join(str(e) for e in chain)).replace("\n", " ")
-    if doing == "load" and isinstance(error, (errors.GatedRepoError, errors.RepositoryNotFoundError)):
-        return HubFailed(f"{repo}: no such folder and no such model on the Hub, or no right to see it: hf auth login")
-    if doing == "load" and isinstance(error, errors.RevisionNotFoundError):
-        return HubFailed(f"{repo}: no such revision on the Hub")
-    missing = isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError)
-    if doing == "load" and missing:
-        return HubFailed(f"{repo} lacks config.json or model.safetensors: only safetensors are loaded, never a pickle")
-    if status is not None:
-        return HubFailed(_of_status(status, text, repo))
+        return HubError(f"--repo {repo!r} is not a Hub name: expected USER/NAME")
+    answers = [e for e in chain if isinstance(e, errors.HfHubHTTPError)]
+    if answers:
+        return HubFailed(_explain_answer(answers, repo))
     if is_unreachable(chain):
-        if doing == "load":
-            return HubFailed(
-                f"{repo} is not in the cache and the Hub cannot be reached: check the network, HF_ENDPOINT"
-            )
-        return HubFailed(f"the Hub cannot be reached or hung up (check the network, HF_HUB_OFFLINE); {_AGAIN}")
-    if any(word in text.lower() for word in _QUOTA_WORDS):
-        return HubFailed(_no_room(repo))
-    return HubFailed(f"{doing} of {repo} failed: {type(error).__name__}: {text[:300]}")
+        return HubFailed(f"the Hub cannot be reached or closed the connection (HF_HUB_OFFLINE, network); {_AGAIN}")
+    return HubFailed(f"cannot push to {repo}: {type(error).__name__}: {_clean(chain)}")
 
 
-def _not_fetched(error: BaseException, repo: str) -> HubError:
-    if isinstance(error, OSError) and error.filename is not None:
-        return HubFailed(f"cannot write the data: {error.strerror}")
-    trouble = data_set_trouble(error, repo)
-    if trouble is not None:
-        return HubFailed(trouble)
-    text = Private().clean(" ".join(str(error).split()))
-    return HubFailed(f"data set {repo} cannot be fetched: {type(error).__name__}: {text[:300]}")
-
-
-def no_token() -> HubError:
-    return HubFailed("no token of the Hub: log in with `hf auth login` or set HF_TOKEN, with the right to write")
-
-
-def _of_status(status: int, text: str, repo: str) -> str:
-    if status in _QUOTA_STATUS or any(word in text.lower() for word in _QUOTA_WORDS):
-        return _no_room(repo)
+def _explain_answer(answers: Sequence[BaseException], repo: str) -> str:
+    """Return the line for an answer of the Hub: its status, and its own message about storage, which has no status."""
+    status = answers[0].response.status_code  # type: ignore[attr-defined]
+    said = " ".join(getattr(answer, "server_message", None) or "" for answer in answers).lower()
+    if status in _QUOTA_STATUS or any(word in said for word in _QUOTA_WORDS):
+        way = "free some or get more at https://huggingface.co/settings/billing, or choose another --repo"
+        return f"the account of {repo} has no storage left: {way}, then run the command again"
     if status == 401:
         return "the Hub does not accept the token: make one at https://huggingface.co/settings/tokens, `hf auth login`"
     if status in (403, 404):  # what one may not see is not found
-        way = "take a token with the right to write, another --repo, or propose it with --create-pr"
-        return f"no right to write to {repo}: {way}"
+        way = "use a token with write access, another --repo, or propose it with --create-pr"
+        return f"no write access to {repo}: {way}"
     if status in (409, 412):
-        return f"{repo} was changed by someone else meanwhile; nothing of it was overwritten: look, then push again"
+        return f"{repo} was changed by someone else meanwhile; nothing was overwritten: check it, then push again"
     if status == 429:
-        return f"the Hub asks to wait (too many requests); {_AGAIN} in some minutes"
+        return f"too many requests to the Hub; {_AGAIN} in a few minutes"
     if status >= 500:
-        return f"the Hub has trouble (status {status}); {_AGAIN} later"
-    return f"the Hub refuses (status {status}): {text[:300]}"
+        return f"the Hub has a problem (status {status}); {_AGAIN} later"
+    return f"the Hub refused the push (status {status}): {_clean(answers)}"
 
 
-def _no_room(repo: str) -> str:
-    way = "free some or get more at https://huggingface.co/settings/billing, or choose another --repo, then push again"
-    return f"the account of {repo} has no room left: {way}"
+def _clean(chain: Sequence[BaseException]) -> str:
+    return Private().clean(" ".join(str(e) for e in chain)).replace("\n", " ")[:300]

@@ -1,7 +1,7 @@
-"""From an exported folder to the Hub: one commit, or none.
+"""Push an exported folder to the Hub: one commit, or none.
 
-What lies in a repository is looked at first and is not overwritten unless asked. The commit names the one it was made
-for, so nobody else's work is lost in between; large files go up before it and are not sent twice.
+The content of a repository is checked first and not overwritten by default. The commit names its parent, so that
+nobody's work is lost in between. Large files are uploaded before it and not sent twice.
 """
 
 import hashlib
@@ -12,27 +12,28 @@ from typing import TYPE_CHECKING, Any
 from ..errors import HubError, HubFailed
 from ..runs.load import read_config
 from ..runs.weights import WEIGHTS
-from ..system.network import is_repo_name
+from ..system.network import is_repo_name, no_token
 from ..system.privacy import Private
 from .card import REPO_PLACEHOLDER, REPORT
-from .export import REPORT_SUFFIXES, is_export
-from .failures import explain, no_token
+from .export import is_export
+from .export_files import REPORT_SUFFIXES
+from .failures import explain_push_error
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-# What the Hub or a form on its pages puts into a new repository.
-_NOBODYS = frozenset({".gitattributes", ".gitignore"})
+# Files that the Hub itself puts into a new repository.
+HUB_DEFAULT_FILES = frozenset({".gitattributes", ".gitignore"})
 
 
 @dataclass(frozen=True)
 class Target:
-    """A repository as it was found.
+    """The state of a repository before the push.
 
-    Args:
-        commit: its newest commit on the branch, None where it is new.
-        digests: for each file the SHA-256 of a large one, the git id of a small one.
-        fresh: whether the branch holds nothing of its own.
+    Attributes:
+        commit: the newest commit of the branch, None if there is none.
+        digests: SHA-256 of large files and git ids of small ones, by name.
+        fresh: whether the branch has only the Hub's default files.
     """
 
     commit: str | None
@@ -52,27 +53,27 @@ def push(
     """Push an exported folder to the Hub in one commit.
 
     Args:
-        out_dir: a folder that ``export`` has written; its README.md may have been edited since.
-        repo: ``USER/NAME``, made if it is not there.
-        private: make it private; an existing public one is refused.
-        revision: a branch other than main, made if it is not there.
-        create_pr: propose the files in a pull request instead of committing them.
-        overwrite: replace what is there. Files that no export writes are left as they are.
+        out_dir: a folder written by ``export``; its README.md may have been edited since.
+        repo: ``USER/NAME``, created if it does not exist.
+        private: create a private repository; an existing public one is refused.
+        revision: a branch other than main, created if it does not exist.
+        create_pr: open a pull request instead of committing.
+        overwrite: replace existing files. Files that no export writes are kept.
 
     Returns:
-        The address of the commit or the pull request; of the repository, where all was there already.
+        The URL of the commit or the pull request, or of the repository if it is up to date.
 
     Raises:
-        HubError: in one line, with what to do. The folder is as it was, the repository too.
+        HubError: in one line, with the next step. Folder and repository are unchanged.
 
     Example:
         >>> push("output/for_the_hub", "me/preactresnet8_patchup", private=True)
     """
     folder = Path(out_dir)
     if not is_export(folder):
-        raise HubError(f"{folder} holds no export: make one with timm_patchup.hub.export(run_dir, out_dir)")
+        raise HubError(f"{folder} is not an export: make one with timm_patchup.hub.export(run_dir, out_dir)")
     if not is_repo_name(repo):
-        raise HubError(f"--repo is USER/NAME, got {repo!r}")
+        raise HubError(f"--repo must be USER/NAME, got {repo!r}")
     files = files_of(folder, repo)
     _refuse_secrets(files)
     from huggingface_hub import HfApi, get_token
@@ -100,11 +101,11 @@ def push(
         )
         return done.pr_url or done.commit_url
     except Exception as error:
-        raise explain(error, repo, doing="push") from error
+        raise explain_push_error(error, repo) from error
 
 
 def files_of(folder: Path, repo: str) -> dict[str, bytes | Path]:
-    """Return what goes up, by name: the card knows its repository now, large files are named by their path."""
+    """Return the files to push, by name: the card with its repository filled in, the others as paths."""
     files: dict[str, bytes | Path] = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -116,41 +117,43 @@ def files_of(folder: Path, repo: str) -> dict[str, bytes | Path]:
 
 
 def _refuse_secrets(files: dict[str, bytes | Path]) -> None:
-    """Raise HubError where a token or a private path was written into the folder after its export."""
+    """Raise HubError if a token or a private path was added to the folder after the export."""
     private = Private()
     for name, content in files.items():
         if name != WEIGHTS and private.secret_in(content if isinstance(content, bytes) else content.read_bytes()):
-            raise HubError(f"{name} holds a token or a path of this machine: remove it, then push again")
+            raise HubError(f"{name} contains a token or a path of this machine: remove it, then push again")
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a file is one that exports write: nothing else that lies in the folder goes up."""
+    """Return whether exports write a file of this name: nothing else is pushed."""
     own = (WEIGHTS, "config.json", "recipe.yaml", "summary.csv", "results.json", "curves.png", "README.md")
     return name in own or (name.startswith(f"{REPORT}/") and "/." not in name and name.endswith(REPORT_SUFFIXES))
 
 
 def _find(api: "HfApi", repo: str, *, private: bool, revision: str | None, create_pr: bool) -> Target:
-    """Look at the repository and its branch; make what is not there."""
+    """Return the state of the repository and its branch, created if they do not exist."""
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         main = api.model_info(repo, files_metadata=True)
     except RepositoryNotFoundError:
         if create_pr:
-            raise HubFailed(f"{repo} is not there to propose anything to: push without --create-pr") from None
+            raise HubFailed(
+                f"{repo} does not exist, so there is nothing to propose to: push without --create-pr"
+            ) from None
         api.create_repo(repo, private=private or None, exist_ok=True)
         main = api.model_info(repo, files_metadata=True)
     if private and not main.private:
         way = "make it private in its settings, choose another --repo, or leave out --private"
-        raise HubFailed(f"{repo} is there already and public: {way}")
+        raise HubFailed(f"{repo} exists and is public: {way}")
     if revision is None:
         return _target(main)
     try:
         return _target(api.model_info(repo, revision=revision, files_metadata=True))
     except RevisionNotFoundError:
         if create_pr:
-            raise HubFailed(f"{repo} has no branch {revision} to propose anything to: leave out --revision") from None
-        # From the first commit, which is the Hub's own: a push that breaks off leaves a branch that is still empty.
+            raise HubFailed(f"{repo} has no branch {revision} to propose to: leave out --revision") from None
+        # From the first commit, which is the Hub's own: an interrupted push leaves an empty branch.
         first = api.list_repo_commits(repo)[-1].commit_id
         api.create_branch(repo, branch=revision, revision=first)
         return replace(_target(api.model_info(repo, revision=revision, files_metadata=True)), fresh=True)
@@ -159,39 +162,39 @@ def _find(api: "HfApi", repo: str, *, private: bool, revision: str | None, creat
 def _target(info: Any) -> Target:
     siblings = info.siblings or []
     digests = {file.rfilename: file.lfs.sha256 if file.lfs else file.blob_id for file in siblings}
-    return Target(info.sha, digests, fresh=not digests.keys() - _NOBODYS)
+    return Target(info.sha, digests, fresh=not digests.keys() - HUB_DEFAULT_FILES)
 
 
 def _digests(content: bytes | Path) -> tuple[str, str]:
-    """Return the ids the Hub may know a file by: SHA-256 of its content, and git's id."""
+    """Return the ids that the Hub may have for a file: the SHA-256 of its content, and git's id."""
     if isinstance(content, bytes):
         header = f"blob {len(content)}\0".encode()
         return hashlib.sha256(content).hexdigest(), hashlib.sha1(header + content).hexdigest()
     large, small = hashlib.sha256(), hashlib.sha1(f"blob {content.stat().st_size}\0".encode())
     with content.open("rb") as file:
-        while piece := file.read(1 << 20):
-            large.update(piece)
-            small.update(piece)
+        while chunk := file.read(1 << 20):
+            large.update(chunk)
+            small.update(chunk)
     return large.hexdigest(), small.hexdigest()
 
 
 def _refuse_other(api: "HfApi", repo: str, files: dict[str, bytes | Path], target: Target, changed: list[str]) -> None:
-    """Raise HubError where a push would replace anything; files that are added to the same model are welcome."""
-    ways = "choose another --repo, a new branch with --revision, a proposal with --create-pr, or --overwrite"
+    """Raise HubError if a push would replace anything; adding files to the same model is fine."""
+    ways = "choose another --repo, a new branch with --revision, a pull request with --create-pr, or --overwrite"
     if target.digests.get(WEIGHTS) not in _digests(files[WEIGHTS]):
-        raise HubFailed(f"{repo} holds {_what_is_there(api, repo, target)}: {ways}")
+        raise HubFailed(f"{repo} has {_content(api, repo, target)}: {ways}")
     replaced = [name for name in changed if name in target.digests]
     if replaced:
-        raise HubFailed(f"{repo} holds this model with another {', '.join(replaced)}: --overwrite replaces, or {ways}")
+        raise HubFailed(f"{repo} has this model with another {', '.join(replaced)}: {ways}")
 
 
-def _what_is_there(api: "HfApi", repo: str, target: Target) -> str:
+def _content(api: "HfApi", repo: str, target: Target) -> str:
     if "config.json" not in target.digests:
         return "other files"
     try:
         config = read_config(Path(api.hf_hub_download(repo, "config.json", revision=target.commit)).parent, repo)
     except HubError:
-        return "a model that is not timm's"
+        return "a model that is not from timm"
     method = config.get("patchup", {}).get("method") if isinstance(config.get("patchup"), dict) else None
     return f"another model ({config['architecture']}{f', {method}' if isinstance(method, str) else ''})"
 

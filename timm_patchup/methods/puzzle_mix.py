@@ -6,15 +6,15 @@ whole batch, ``puzzle_images`` joins the images.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ..core.functional import Objective
-from ..core.method import Change, Method, Place, register_method
-from ..core.settings import setting
-from ..errors import UserError
+from ..core.method import Change, Method, Place, check_mask, register_method
+from ..core.settings import check_value, setting
+from ..errors import WrongType
 from .puzzle_images import join_images, to_pixels, unit_range
 from .puzzle_solver import CELL, block_saliency, mask_problem, solve_mask, transport_plan
 
@@ -47,10 +47,24 @@ class Puzzle:
         return join_images(x, partner, self.mask, own_source=self.own_source, partner_source=self.partner_source)
 
     def check(self, batch_size: int) -> None:
-        for name in ("mask", "own_source", "partner_source", "changed", "kept"):
-            grid = getattr(self, name)
-            if grid is not None and len(grid) != batch_size:
-                raise UserError(f"draw.change.{name} is for {len(grid)} samples, the batch has {batch_size}")
+        check_mask(self.changed, batch_size)
+        _check_tensor("draw.change.mask", self.mask, "a float", (batch_size, "R", "C"))
+        for name in ("own_source", "partner_source"):
+            if getattr(self, name) is not None:
+                _check_tensor(f"draw.change.{name}", getattr(self, name), "an int64", (batch_size, "R", "C"))
+        _check_tensor("draw.kept", self.kept, "a float", (batch_size,))
+        for share in (self.kept.min(), self.kept.max()):
+            check_value("draw.kept", share.item(), float, low=0, high=1)
+
+
+def _check_tensor(name: str, value: Any, kind: str, shape: tuple[int | str, ...]) -> None:
+    if isinstance(value, Tensor):
+        fits = value.is_floating_point() if kind == "a float" else value.dtype is torch.int64
+        if fits and value.ndim == len(shape) and len(value) == shape[0]:
+            return
+        value = f"{value.dtype} {tuple(value.shape)}"
+    wanted = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
+    raise WrongType(f"{name} must be {kind} tensor ({wanted}), got {value}")
 
 
 @register_method("puzzle_mix")

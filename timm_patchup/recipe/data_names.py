@@ -1,38 +1,45 @@
-"""Data by name: what ``--data`` and ``timm_patchup.hub.fetch`` take."""
+"""Data by name: what ``--data`` of the evaluation and ``timm_patchup.hub.fetch`` accept."""
 
 from pathlib import Path
+from typing import Any
 
 from ..errors import UserError, nearest
 from .compose import list_benchmarks, list_recipes, load_recipe, read_keys, recipes_dir
+from .parts import DataSpec
 from .schema import Recipe
 
 
 def list_data() -> list[str]:
-    """Return the names of the data sets that recipes are made of."""
+    """Return the names of the datasets that recipes use."""
     return [name for name, keys in _parts().items() if "dataset" in keys]
 
 
-def load_data_recipe(name: str) -> Recipe:
-    """Return a recipe whose data keys are those of a data set, a benchmark, a recipe or a YAML file.
+def load_data_spec(name: str) -> DataSpec:
+    """Return the data of a dataset name, a benchmark, a recipe or a YAML file.
 
     Raises:
-        UserError: there is nothing of that name.
+        UserError: the name is unknown.
+
+    Example:
+        >>> load_data_spec("cifar10").dataset
+        'hfds/uoft-cs/cifar10'
     """
     if name in list_data():
-        return Recipe.from_dict(_parts()[name])
+        return DataSpec.of(Recipe.from_dict(_parts()[name]))
     if name in list_benchmarks():
-        return load_recipe(f"{name}_none")
+        return DataSpec.of(load_recipe(f"{name}_none"))
     if name in list_recipes() or Path(name).suffix in (".yaml", ".yml"):
-        return load_recipe(name)
+        return DataSpec.of(load_recipe(name))
     hint = nearest(name, [*list_data(), *list_benchmarks()])
-    raise UserError([f"--data: unknown data {name!r}{hint}; data are {', '.join(list_data())}"])
+    raise UserError(f"unknown data {name!r}, choose from {', '.join(list_data())}{hint}")
 
 
-def find_data_recipe(dataset: str) -> Recipe | None:
-    """Return the recipe of the data set that is stored there, None where it is none of ours."""
-    return next((Recipe.from_dict(keys) for keys in _parts().values() if keys.get("dataset") == dataset), None)
+def find_data_spec(dataset: str) -> DataSpec | None:
+    """Return the data of a ``dataset`` key, None if no recipe uses it."""
+    found = (keys for keys in _parts().values() if keys.get("dataset") == dataset)
+    return next((DataSpec.of(Recipe.from_dict(keys)) for keys in found), None)
 
 
-def _parts() -> dict[str, dict]:
+def _parts() -> dict[str, dict[str, Any]]:
     paths = sorted((recipes_dir() / "parts").glob("*.yaml"))
     return {path.stem: read_keys(path, ()).values for path in paths}

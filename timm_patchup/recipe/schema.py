@@ -5,7 +5,7 @@ exceptions: ``batch_size`` is the whole batch of one update, whatever the number
 ``decay_milestones`` epochs, not one before. Settings of the method are the keys ``mix_*``.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -78,17 +78,17 @@ class Recipe(Checked):
     loss: Literal["cross_entropy", "bce", "bce_softmax"] = setting(
         "cross_entropy", "loss on soft targets; bce_softmax is that of the authors' code"
     )
-    # Optimiser
+    # Optimizer
     batch_size: int = setting(100, "the whole batch of one update, over all processes and accumulation steps", low=1)
     grad_accum_steps: int = setting(1, "micro-batches per update and process", low=1)
     validation_batch_size: int = setting(500, "batch per process in evaluation", low=1, fixed=False)
-    opt: str = setting("sgd", "an optimiser of timm; sgd is with Nesterov momentum, as in timm")
+    opt: str = setting("sgd", "an optimizer of timm; sgd is with Nesterov momentum, as in timm")
     lr: float = setting(0.1, "learning rate of the whole batch, not scaled by anything", above=0)
     momentum: float = setting(0.9, "momentum", low=0, high=1)
     weight_decay: float = setting(1e-4, "weight decay", low=0)
     filter_bias_and_bn: bool = setting(True, "no weight decay for biases and norms, as in timm")
-    opt_eps: float | None = setting(None, "epsilon of the optimiser", above=0)
-    opt_betas: list[float] | None = setting(None, "betas of the optimiser", low=0, high=1)
+    opt_eps: float | None = setting(None, "epsilon of the optimizer", above=0)
+    opt_betas: list[float] | None = setting(None, "betas of the optimizer", low=0, high=1)
     clip_grad: float | None = setting(None, "clip gradients at this value", above=0)
     clip_mode: Literal["norm", "value", "agc"] = setting("norm", "what is clipped")
     # Learning rate schedule
@@ -124,13 +124,14 @@ class Recipe(Checked):
 
     def __post_init__(self) -> None:
         errors: list[UserError] = []
+        has_method = isinstance(self.mix, str)  # if not, the check reports it, and the settings belong to no method
         try:
             super().__post_init__()
         except UserError as error:
             errors.append(error)
         try:
             # Defaults are written out: a resolved recipe states everything that was used, whatever later defaults are.
-            method = read_method(self.mix, self.mix_settings, prefix=MIX_PREFIX)
+            method = read_method(self.mix, self.mix_settings if has_method else {}, prefix=MIX_PREFIX)
             object.__setattr__(self, "mix_settings", dict(sorted(method.settings().items())))
         except UserError as error:
             errors.append(error)
@@ -189,14 +190,7 @@ class Recipe(Checked):
         return [name for name in names if mine.get(name) != theirs.get(name)]
 
     def contradictions(self) -> list[str]:
-        problems = []
-        channels = self.input_size[0]
-        if len(self.input_size) != 3 or channels not in (1, 3):
-            problems.append(f"input_size must be channels (1 or 3), height, width, got {self.input_size}")
-        else:
-            for name in ("mean", "std"):
-                if len(getattr(self, name)) != channels:
-                    problems.append(f"{name} needs {channels} values, one per channel, got {getattr(self, name)}")
+        problems = image_contradictions(self.input_size, self.mean, self.std)
         for name in ("scale", "ratio"):
             low_high = getattr(self, name)
             if len(low_high) != 2 or low_high[0] > low_high[1]:
@@ -228,6 +222,17 @@ class Recipe(Checked):
 
 
 KEYS_FREE_TO_CHANGE_ON_RESUME = frozenset(name for name, known in settings_of(Recipe).items() if not known.fixed)
+
+
+def image_contradictions(input_size: Sequence[int], mean: Sequence[float], std: Sequence[float]) -> list[str]:
+    """Return what is wrong with the number of values of the keys of an image."""
+    if len(input_size) != 3 or input_size[0] not in (1, 3):
+        return [f"input_size must be channels (1 or 3), height, width, got {list(input_size)}"]
+    return [
+        f"{name} needs {input_size[0]} values, one per channel, got {list(values)}"
+        for name, values in (("mean", mean), ("std", std))
+        if len(values) != input_size[0]
+    ]
 
 
 def list_mix_settings() -> list[str]:

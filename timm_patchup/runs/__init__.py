@@ -1,1 +1,1 @@
-"""What training, evaluation and the Hub share: the run folder, checkpoints, weights, loading, the accelerator."""
+"""What training, evaluation and Hub share: run folders, checkpoints, weights, loading, metrics, the accelerator."""

@@ -1,9 +1,9 @@
-"""Checkpoints: a folder for each, whole or not there, verified when read.
+"""Checkpoints: one folder each, complete or absent, verified when read.
 
-``checkpoints/step-00000450/`` holds model.safetensors, ema.safetensors (if there is one), state.pt (optimiser, scaler,
-mixer, position, sums, rows of the summary; read with ``weights_only``) and manifest.json with a checksum of each. The
-weights of the best epoch so far lie beside them, named in the manifest. No generator has a state to save: all
-randomness of a run follows from (seed, rank, update), see ``learner.py``.
+``checkpoints/step-00000450/`` has model.safetensors, ema.safetensors (if there is an average), state.pt (optimizer,
+scaler, mixer, position, sums, rows of the summary; read with ``weights_only``) and manifest.json with a checksum of
+each. The weights of the best epoch so far are next to it, named in the manifest. No generator state is saved: all
+randomness of a run follows from (seed, rank, update), see ``training/learner.py``.
 """
 
 import io
@@ -30,7 +30,7 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was read from one checkpoint."""
+    """The content of one checkpoint."""
 
     path: Path
     model: Weights
@@ -52,8 +52,8 @@ class Checkpoints:
     def save(self, step: int, *, model: Weights, ema: Weights | None, state: dict[str, Any], best: str | None) -> Path:
         """Write a checkpoint and remove those that are not kept.
 
-        It is written under another name and then renamed: a run that dies on the way leaves the older ones as they
-        are. Later steps, of a run that was resumed from an older checkpoint, are gone then, too.
+        It is written under a temporary name and then renamed: a run that dies halfway leaves the older ones as they
+        are. Later steps, left from before a resume of an older checkpoint, are removed too.
         """
         target = self.folder / f"step-{step:08d}"
         partial = self.folder / f"{PARTIAL}{target.name}"
@@ -90,10 +90,10 @@ class Checkpoints:
         try:
             return load_file(self.folder / name)
         except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"the best weights {name} cannot be read: {error}") from error
+            raise CheckpointError(f"cannot read the best weights {name}: {error}") from error
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
-        """Return the newest checkpoint that is sound, and a line for each newer one that is not."""
+        """Return the newest intact checkpoint, and a line per newer one that is damaged."""
         damaged: list[str] = []
         for path in reversed(self.paths()):
             try:
@@ -102,16 +102,16 @@ class Checkpoints:
                 damaged.append(str(error))
         return None, damaged
 
-    def set_aside_after(self, sound: Path | None) -> None:
-        """Rename checkpoints beyond the sound one, so that they are neither counted nor lost."""
+    def set_aside_after(self, intact: Path | None) -> None:
+        """Rename checkpoints after the intact one, so that they are neither counted nor lost."""
         for path in self.paths():
-            if sound is None or path.name > sound.name:
+            if intact is None or path.name > intact.name:
                 aside = path.with_name(f"{_ASIDE}{path.name}")
                 shutil.rmtree(aside, ignore_errors=True)
                 path.rename(aside)
 
     def clean(self) -> None:
-        """Remove what writes that were cut off have left."""
+        """Remove what interrupted writes have left."""
         for path in self.folder.glob(f"{PARTIAL}*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
@@ -131,7 +131,7 @@ class Checkpoints:
 
 
 def _best_of(path: Path) -> str | None:
-    """Return which weights a checkpoint names as the best, None of one that is damaged."""
+    """Return the best weights that a checkpoint names, None if it is damaged."""
     try:
         return json.loads((path / "manifest.json").read_text(encoding="utf-8"))["best"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -142,7 +142,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """Read and verify one checkpoint.
 
     Raises:
-        CheckpointError: it is damaged or not one of ours; the message names it.
+        CheckpointError: it is damaged or has another format; the message names it.
     """
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
@@ -161,8 +161,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         )
     except CheckpointError:
         raise
-    except pickle.UnpicklingError as error:  # torch's text tells how to load it anyway, which nobody should
-        raise CheckpointError(f"{path.name} is damaged: state.pt holds more than plain values and tensors") from error
+    except pickle.UnpicklingError as error:  # torch's message explains how to load it anyway
+        raise CheckpointError(f"{path.name} is damaged: state.pt has more than plain values and tensors") from error
     except (OSError, ValueError, KeyError, TypeError, SafetensorError, RuntimeError, EOFError) as error:
         reason = " ".join(str(error).split())[:160]
         raise CheckpointError(f"{path.name} is damaged: {type(error).__name__}: {reason}") from error
@@ -173,7 +173,7 @@ def _save_weights(weights: Weights, path: Path) -> None:
 
 
 def _save_state(state: dict[str, Any], path: Path) -> None:
-    # Through memory: torch's own writer turns a full disk into an error of its zip format.
+    # Through memory: torch's own writer reports a full disk as an error of its zip format.
     buffer = io.BytesIO()
     torch.save(state, buffer)
     path.write_bytes(buffer.getbuffer())

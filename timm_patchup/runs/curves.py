@@ -1,14 +1,14 @@
-"""The picture of a run: loss and validation error over the epochs."""
+"""The figure of a run: loss and validation error per epoch."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..system.files import replacing
-from .folder import Row
+from .folder import EpochRow
 
 
-def draw_curves(rows: Sequence[Row], path: Path, *, title: str, best_epoch: int | None, val_name: str) -> None:
-    """Draw the summary of a run into a PNG file."""
+def plot_curves(rows: Sequence[EpochRow], path: Path, *, title: str, best_epoch: int | None, val_name: str) -> None:
+    """Plot the summary of a run to a PNG file."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), layout="constrained")

@@ -1,11 +1,11 @@
-"""The folder of a run: what lies in it, whose it is, and what may be written there.
+"""The folder of a run: which files are in it, its state, and its lock.
 
 ``recipe.yaml``, ``summary.csv``, ``results.json``, ``curves.png``, ``model.safetensors`` and ``checkpoints/``. Files
-are written under another name and renamed, so that a reader never sees half of one. No path is written into any of
-them.
+are written under a temporary name and renamed, so that a reader never sees a partial one. None contains a path.
 """
 
 import csv
+import errno
 import io
 import json
 import shutil
@@ -14,20 +14,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from filelock import FileLock, Timeout
+
 from ..errors import UserError
 from ..recipe import Recipe, load_recipe
 from ..system.files import PARTIAL, replacing
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks
-    fcntl = None  # type: ignore[assignment]
 
 State = Literal["new", "unfinished", "finished", "foreign"]
 OWN_FILES = ("recipe.yaml", "summary.csv", "results.json", "curves.png", "model.safetensors")
 CHECKPOINT_FILES = ("step-*", "aside-step-*", "best-*.safetensors", f"{PARTIAL}*")
 COLUMNS = ("epoch", "lr", "train_loss", "val_loss", "val_top1", "val_top5", "val_error")
-Row = dict[str, float | None]
+EpochRow = dict[str, float | None]
+_LOCK = ".lock"
+_LOCK_SECONDS = 1.0  # longer than ``in_use`` holds the lock to try it
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 class RunFolder:
@@ -42,7 +42,7 @@ class RunFolder:
         return self.path.resolve().name
 
     def state(self) -> State:
-        """Return whether there is a run, and whether it is at its end."""
+        """Return whether the folder has a run, and whether it is finished; ``foreign`` for files of something else."""
         if not self.path.exists() or all(self._is_left_over(path) for path in self.path.iterdir()):
             return "new"
         if not (self.path / "recipe.yaml").is_file() or not self.checkpoints.is_dir():
@@ -50,82 +50,84 @@ class RunFolder:
         return "finished" if (self.path / "results.json").is_file() else "unfinished"
 
     def _is_left_over(self, path: Path) -> bool:
-        """Whether a file is of a run that was ended before it began: then there is nothing to keep."""
+        """Return whether a file was left by a run that was killed before it began."""
         if path == self.checkpoints:
-            return all(inside.name == ".lock" for inside in path.iterdir())
+            return all(inside.name == _LOCK for inside in path.iterdir())
         return path.name == ".partial-recipe.yaml"
 
     def recipe(self) -> Recipe:
         return load_recipe(self.path / "recipe.yaml")
 
     def refuse_to_overwrite(self) -> None:
-        """Raise UserError where files of something else have the names that a run would write over."""
+        """Raise UserError if a run would overwrite files of something else."""
         if self.state() != "foreign":
             return
         taken = [name for name in OWN_FILES if (self.path / name).exists()]
         taken += ["checkpoints/"] if self.checkpoints.exists() and any(self.checkpoints.iterdir()) else []
         if taken:
-            names = ", ".join(taken)
-            message = (
-                f"{self.path} holds no run, but {names} of something else: choose another --experiment or --output"
+            raise UserError(
+                f"{self.path} has {', '.join(taken)}, but they are not from a run: choose another --experiment or "
+                f"--output"
             )
-            raise UserError([message])
 
     def refuse_unless_new(self) -> None:
-        """Raise UserError where something lies that a new run would write over."""
+        """Raise UserError if the folder has anything that a new run would overwrite."""
         state = self.state()
         other = "choose another --experiment or --output"
         if state == "finished":
-            raise UserError([f"{self.path} holds a finished run: {other}, or --overwrite"])
+            raise UserError(f"{self.path} has a finished run: {other}, or use --overwrite")
         if state == "unfinished":
-            raise UserError(
-                [f"{self.path} holds a run that is not finished: go on with --resume, {other}, or --overwrite"]
-            )
+            raise UserError(f"{self.path} has an unfinished run: resume it with --resume, {other}, or use --overwrite")
         if state == "foreign":
-            raise UserError([f"{self.path} holds files of something else: {other}; --overwrite puts a run beside them"])
+            raise UserError(
+                f"{self.path} has files that are not from a run: {other}; --overwrite keeps them and adds a run"
+            )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep the folder to this process inside.
+        """Lock the folder for this process.
 
-        Workers of a launcher that was killed may live on: they must not write beside those of the next start.
+        Workers of a launcher that was killed may still be alive: they must not write next to those of the next start.
+        The lock is the operating system's, so it ends with the process, however that ends.
 
         Raises:
             UserError: another process is training there.
         """
         self.checkpoints.mkdir(parents=True, exist_ok=True)
-        with (self.checkpoints / ".lock").open("w") as file:
-            if fcntl is not None:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    message = f"another process is training in {self.path}: wait for it or stop it"
-                    raise UserError([message]) from None
-                except OSError:  # a file system without locks
-                    pass
+        lock = FileLock(self.checkpoints / _LOCK)
+        try:
+            lock.acquire(timeout=_LOCK_SECONDS)
+        except Timeout:
+            raise UserError(f"another process is training in {self.path}: wait for it or stop it") from None
+        except (OSError, NotImplementedError) as error:
+            if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
+                raise
+        try:
             yield
+        finally:
+            lock.release()
 
     def in_use(self) -> bool:
-        """Whether another process is training there."""
-        try:
-            with (self.checkpoints / ".lock").open("r") as file:
-                if fcntl is not None:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:  # there is no run yet, or no locks
+        """Return whether another process is training there."""
+        if not (self.checkpoints / _LOCK).is_file():
             return False
-        return False
+        try:
+            with FileLock(self.checkpoints / _LOCK, timeout=0):
+                return False
+        except Timeout:
+            return True
+        except (OSError, NotImplementedError):  # a file system without locks, or one that is read-only
+            return False
 
     def clear(self) -> None:
-        """Remove what a run writes, and nothing else."""
+        """Remove the files of a run, and nothing else."""
         for name in OWN_FILES:
             (self.path / name).unlink(missing_ok=True)
         for path in (path for pattern in CHECKPOINT_FILES for path in self.checkpoints.glob(pattern)):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def begin(self, recipe: Recipe, name: str) -> None:
-        """Make the folder and write the recipe into it."""
+        """Create the folder and write the recipe."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         head = (
             f"# {name}, resolved. Train it again: accelerate launch -m timm_patchup.training --recipe recipe.yaml\n"
@@ -133,12 +135,16 @@ class RunFolder:
         )
         self.write_text("recipe.yaml", head + recipe.to_yaml())
 
-    def write_summary(self, rows: Sequence[Row]) -> None:
+    def write_summary(self, rows: Sequence[EpochRow]) -> None:
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows({name: "" if row[name] is None else row[name] for name in COLUMNS} for row in rows)
         self.write_text("summary.csv", text.getvalue())
+
+    def summary(self) -> str:
+        """Return the text of summary.csv."""
+        return (self.path / "summary.csv").read_text(encoding="utf-8")
 
     def write_results(self, results: dict[str, Any]) -> None:
         self.write_text("results.json", json.dumps(results, indent=1) + "\n")
@@ -147,10 +153,17 @@ class RunFolder:
         return json.loads((self.path / "results.json").read_text(encoding="utf-8"))
 
     def copy_in(self, source: Path, name: str) -> None:
-        """Put a copy of a file into the folder, whole or not at all."""
+        """Copy a file into the folder, whole or not at all."""
         with replacing(self.path / name) as partial:
             shutil.copyfile(source, partial)
 
     def write_text(self, name: str, text: str) -> None:
         with replacing(self.path / name) as partial:
             partial.write_text(text, encoding="utf-8")
+
+
+def parse_summary(text: str) -> list[EpochRow]:
+    """Return the rows of a summary.csv; None for an epoch without validation."""
+    return [
+        {name: float(row[name]) if row[name] else None for name in COLUMNS} for row in csv.DictReader(io.StringIO(text))
+    ]

@@ -1,11 +1,11 @@
-"""The model of a run: its network with the weights that were kept, described as its recipe has it."""
+"""The model of a run: the network of its recipe with the weights it kept, described for timm."""
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..data.source import HUB_PREFIX
 from ..errors import HubError, UserError
@@ -13,34 +13,43 @@ from ..recipe import Recipe
 from ..recipe.compose import read_resolved
 from .weights import WEIGHTS, build, fill, read_weights
 
-# Arguments of timm's factory that say where weights come from, not what the network is.
+# Arguments of timm's factory that name a source of weights and do not describe the network.
 SOURCES = frozenset(
     {"cache_dir", "checkpoint_path", "features_only", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay"}
 )
 
 
 def load_run(folder: Path) -> tuple[nn.Module, Recipe]:
-    """Return the model of a run and its recipe.
+    """Return the model of a run, finished or not, and its recipe.
 
     Raises:
         HubError: there is no run, it has no weights yet, or they do not fit the recipe.
     """
     recipe = read_recipe(folder)
     if not (folder / WEIGHTS).is_file():
-        raise HubError(f"{folder}: the run has no {WEIGHTS} yet, go on with it: train.py --resume {folder}")
+        raise HubError(f"{folder}: the run has no {WEIGHTS} yet, resume it: train.py --resume {folder}")
+    return build_trained(recipe, read_weights(folder / WEIGHTS), where=str(folder)), recipe
+
+
+def build_trained(recipe: Recipe, weights: Mapping[str, Tensor], *, where: str) -> nn.Module:
+    """Return the network of a recipe with trained weights and the recipe's images and classes in its pretrained_cfg.
+
+    Raises:
+        HubError: the weights do not fit the recipe.
+    """
     arguments = {"num_classes": recipe.num_classes, "in_chans": recipe.input_size[0], **network_arguments(recipe)}
-    model = build(recipe.model, arguments, where=str(folder))
-    fill(model, read_weights(folder / WEIGHTS), where=str(folder))
+    model = build(recipe.model, arguments, where=where)
+    fill(model, weights, where=where)
     cfg: Any = model.pretrained_cfg
     model.pretrained_cfg = cast(Any, describe_images(cfg, recipe))
-    return model, recipe
+    return model
 
 
 def read_recipe(folder: Path) -> Recipe:
-    """Read recipe.yaml; raise HubError where it is missing or wrong."""
+    """Read recipe.yaml; raise HubError if it is missing or wrong."""
     path = folder / "recipe.yaml"
     if not path.is_file():
-        raise HubError(f"{folder} holds neither a run (recipe.yaml) nor a model for timm (config.json)")
+        raise HubError(f"{folder} has neither a run (recipe.yaml) nor a timm model (config.json)")
     try:
         return read_resolved(path)
     except UserError as error:
@@ -48,13 +57,13 @@ def read_recipe(folder: Path) -> Recipe:
 
 
 def network_arguments(recipe: Recipe) -> dict[str, Any]:
-    """Return the recipe's ``model_kwargs`` that make the network what it is."""
+    """Return the recipe's ``model_kwargs`` that describe the network."""
     return {name: value for name, value in recipe.model_kwargs.items() if name not in SOURCES}
 
 
 def describe_images(cfg: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
-    """Return a pretrained_cfg with the recipe's images and classes in place of those of timm's weights."""
-    kept_in_memory = recipe.crop_padding is not None  # such images are resized whole, never cropped
+    """Return a pretrained_cfg with the images and classes of the recipe instead of those of timm's weights."""
+    kept_in_memory = recipe.crop_padding is not None  # such images are resized whole, not cropped
     own = {
         "architecture": cfg["architecture"],
         "tag": f"{recipe.mix}_{dataset_name(recipe)}",
@@ -76,7 +85,7 @@ def describe_images(cfg: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
 
 
 def dataset_name(recipe: Recipe) -> str:
-    """Return a short name of the data: ``cifar10`` for ``hfds/uoft-cs/cifar10``; of a local path it tells nothing."""
+    """Return a short name of the dataset: ``cifar10`` for ``hfds/uoft-cs/cifar10``, ``local_data`` for any path."""
     name = recipe.dataset
     if name.startswith(HUB_PREFIX):
         name = name.rsplit("/", 1)[-1]

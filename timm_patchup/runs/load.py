@@ -1,7 +1,7 @@
-"""A model in one line: from the folder of a run, from an export, or from the Hub.
+"""Load a trained model in one line: from the folder of a run, from an export, or from the Hub.
 
-Only ``config.json``, ``model.safetensors`` and ``recipe.yaml`` are read, and of the configuration only what builds the
-network: nothing is ever unpickled and no configuration can name another file to load.
+Only ``config.json``, ``model.safetensors`` and ``recipe.yaml`` are read, and of the configuration only what describes
+the network: nothing is unpickled, and no configuration can name another file to load.
 """
 
 import json
@@ -15,13 +15,13 @@ from torch import nn
 
 from ..errors import HubError, HubFailed
 from ..recipe import Recipe
-from ..system.network import is_repo_name
+from ..system.network import explain_hub_error, is_repo_name
 from .from_run import SOURCES, load_run, read_recipe
 from .weights import WEIGHTS, build, fill, read_weights
 
 HUB, FOLDER = "hf-hub:", "local-dir:"
 RECIPE = "recipe.yaml"
-# Of a stored pretrained_cfg only what describes network, images and classes is taken over.
+# The entries of a stored pretrained_cfg that are used: those that describe network, images and classes.
 _DESCRIPTION = (
     "tag",
     "input_size",
@@ -51,9 +51,8 @@ class Loaded:
 
     Attributes:
         model: in eval mode.
-        recipe: of a run, or of an export that has one; None for models from elsewhere.
-        is_run: whether the recipe is that of a run on this machine; one that came with an export says what its author
-            wanted it to say.
+        recipe: that of the run or the export; None for models from elsewhere.
+        is_run: whether it is a run on this machine; the recipe of an export comes from its author and is not trusted.
     """
 
     model: nn.Module
@@ -65,11 +64,11 @@ def load(name_or_dir: str | Path) -> nn.Module:
     """Return a trained model in eval mode.
 
     Args:
-        name_or_dir: the folder of a run, an exported folder, or ``USER/NAME`` on the Hub, with ``@REVISION`` if it is
-            not the newest. timm's prefixes ``hf-hub:`` and ``local-dir:`` are understood, too. A folder comes first.
+        name_or_dir: the folder of a run, an exported folder, or ``USER/NAME`` on the Hub, with ``@REVISION`` for
+            another than the newest. timm's prefixes ``hf-hub:`` and ``local-dir:`` work too. Folders come first.
 
     Returns:
-        The model; ``timm.data.resolve_model_data_config(model)`` says how its images are made.
+        The model; ``timm.data.resolve_model_data_config(model)`` returns its preprocessing.
 
     Raises:
         HubError: there is no such model, or its files do not fit together.
@@ -77,14 +76,14 @@ def load(name_or_dir: str | Path) -> nn.Module:
     Example:
         >>> model = timm_patchup.hub.load("output/fashion_mini_hard_patchup")
     """
-    return _load(find(name_or_dir))[0]
+    return _load(find(name_or_dir)).model
 
 
 def find(name_or_dir: str | Path) -> str:
-    """Return the name with its prefix: ``local-dir:`` for a folder that is there, else ``hf-hub:`` for ``USER/NAME``.
+    """Return the name with its prefix: ``local-dir:`` for an existing folder, else ``hf-hub:`` for ``USER/NAME``.
 
     Raises:
-        HubError: it can be neither.
+        HubError: it is neither.
     """
     name = str(name_or_dir)
     if name.startswith((HUB, FOLDER)):
@@ -92,51 +91,61 @@ def find(name_or_dir: str | Path) -> str:
     if Path(name).is_dir():
         return FOLDER + name
     if not is_repo_name(name.split("@")[0]):
-        raise HubError(f"{name}: no such folder, and no name of the Hub, which is USER/NAME")
+        raise HubError(f"{name}: no such folder, and not a Hub name, which is USER/NAME")
     return HUB + name
 
 
 def load_with_recipe(source: str) -> Loaded:
-    """Return what a name with its prefix stands for.
+    """Return the model for a name with its prefix, with its recipe.
 
     Raises:
         HubError: there is no such model, or its files do not fit together.
     """
-    model, folder = _load(source)
-    if not (folder / "config.json").is_file():
-        return Loaded(model, read_recipe(folder), is_run=True)
-    ours = "patchup" in read_config(folder, str(folder))  # what others call recipe.yaml is nothing to us
-    return Loaded(model, read_recipe(folder) if ours and (folder / RECIPE).is_file() else None, is_run=False)
+    found = _load(source)
+    if found.run_recipe is not None:
+        return Loaded(found.model, found.run_recipe, is_run=True)
+    # Other tools have files called recipe.yaml, too.
+    ours = "patchup" in found.config and (found.folder / RECIPE).is_file()
+    return Loaded(found.model, read_recipe(found.folder) if ours else None, is_run=False)
 
 
-def _load(source: str) -> tuple[nn.Module, Path]:
-    """Return the model, in eval mode, and the folder that its files lie in."""
+@dataclass(frozen=True)
+class _Found:
+    """A model in eval mode, the folder of its files, and the recipe of a run or the config.json of an export."""
+
+    model: nn.Module
+    folder: Path
+    run_recipe: Recipe | None
+    config: dict[str, Any]
+
+
+def _load(source: str) -> _Found:
     if source.startswith(HUB):
         name = source.removeprefix(HUB)
         if not is_repo_name(name.split("@")[0]):
-            raise HubError(f"{source}: a model of the Hub is USER/NAME")
-        folder = _download(name)
-        return _load_export(folder, name), folder
+            raise HubError(f"{source}: a model on the Hub is USER/NAME")
+        return _load_export(_download(name), name)
     folder = Path(source.removeprefix(FOLDER))
     if not folder.is_dir():
-        raise HubError(f"{folder}: no such folder; a model of the Hub is {HUB}USER/NAME")
+        raise HubError(f"{folder}: no such folder; a model on the Hub is {HUB}USER/NAME")
     if (folder / "config.json").is_file():
-        return _load_export(folder, str(folder)), folder
-    return load_run(folder)[0].eval(), folder
+        return _load_export(folder, str(folder))
+    model, recipe = load_run(folder)
+    return _Found(model.eval(), folder, recipe, {})
 
 
 def read_config(folder: Path, where: str) -> dict[str, Any]:
-    """Read config.json; raise HubError where it is missing or is not timm's."""
+    """Read config.json; raise HubError if it is missing or not timm's."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise HubFailed(f"{where}: config.json cannot be read: {error}") from error
     if not isinstance(config, dict) or not isinstance(config.get("architecture"), str):
-        raise HubFailed(f"{where}: config.json names no architecture of timm, so this is no timm model")
+        raise HubFailed(f"{where}: config.json has no architecture, so this is not a timm model")
     return config
 
 
-def _load_export(folder: Path, where: str) -> nn.Module:
+def _load_export(folder: Path, where: str) -> _Found:
     config = read_config(folder, where)
     stored = config.get("pretrained_cfg", config)
     arguments = config.get("model_args", {})
@@ -146,29 +155,39 @@ def _load_export(folder: Path, where: str) -> nn.Module:
     if refused:
         raise HubFailed(f"{where}: config.json asks for {', '.join(refused)}, which this package does not follow")
     if not timm.is_model(config["architecture"]):
-        raise HubFailed(f"{where}: timm {timm.__version__} has no model {config['architecture']!r}; is it too old?")
+        raise HubFailed(f"{where}: timm {timm.__version__} has no model {config['architecture']!r}: a newer one may")
     described = {name: stored[name] for name in _DESCRIPTION if name in stored}
     described |= {name: config[name] for name in ("num_classes", "label_names", "label_descriptions") if name in config}
-    # From the description timm takes classes, channels and, where it is fixed, the size of the images.
+    # timm takes classes, channels and, if it is fixed, the image size from the description unless they are arguments.
     model = build(config["architecture"], {"pretrained_cfg": described, **arguments}, where=where)
     fill(model, read_weights(folder / WEIGHTS), where=where)
-    return model.eval()
+    _check_classes(model, described, where)
+    return _Found(model.eval(), folder, None, config)
+
+
+def _check_classes(model: nn.Module, described: dict[str, Any], where: str) -> None:
+    """Raise HubError if config.json states another number of classes than the weights have.
+
+    Since timm 1.0.31, ``model_args`` has the number of classes too and wins over the description, so that weights fit
+    the network whatever the description states.
+    """
+    stated, own = described.get("num_classes"), getattr(model, "num_classes", None)
+    if isinstance(stated, int) and stated >= 0 and stated != own:  # timm's -1 leaves it to the model
+        raise HubFailed(f"{where}: config.json states {stated} classes, {WEIGHTS} has {own}")
 
 
 def _download(name: str) -> Path:
-    """Fetch the files of one commit into the Hub's cache and return their folder."""
+    """Download the files of one commit to the Hub's cache and return their folder."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
-
-    from ..hub.failures import explain
 
     repo, _, revision = name.partition("@")
     try:
         config = Path(hf_hub_download(repo, "config.json", revision=revision or None))
-        # The folder is named after the commit: all files are of the same one, whatever is pushed meanwhile.
+        # The folder is named after the commit: all files come from the same one, whatever is pushed meanwhile.
         hf_hub_download(repo, WEIGHTS, revision=config.parent.name)
-        with suppress(EntryNotFoundError):  # it is none of ours
+        with suppress(EntryNotFoundError):  # not one of our exports
             hf_hub_download(repo, RECIPE, revision=config.parent.name)
     except Exception as error:
-        raise explain(error, repo, doing="load") from error
+        raise explain_hub_error(error, repo, doing="load") from error
     return config.parent

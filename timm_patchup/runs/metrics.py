@@ -1,4 +1,4 @@
-"""Evaluation of a classifier, exact over processes: every sample counts once, sums are added up in float64."""
+"""Evaluation of a classifier, exact over processes: every sample counts once, sums are float64."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Metrics:
-    """Percentages and the mean negative log-likelihood over so many samples."""
+    """Percentages and the mean negative log-likelihood over ``count`` samples."""
 
     top1: float
     top5: float
@@ -30,9 +30,9 @@ def evaluate(
     *,
     channels_last: bool = False,
 ) -> Metrics:
-    """Evaluate a model, not wrapped, on this process's share and add up over all processes.
+    """Evaluate an unwrapped model on the batches of this process and sum over all processes.
 
-    The model is left in the mode it was in. With fewer than five classes top-5 is the share among all of them.
+    The model is left in the mode it was in. With fewer than five classes, top-5 is among all of them.
     """
     was_training = model.training
     model.eval()
@@ -56,5 +56,5 @@ def evaluate(
 
 
 def sum_dtype(device: torch.device) -> torch.dtype:
-    """Return the widest float that sums can have on a device."""
+    """Return the widest float type for sums on a device."""
     return torch.float32 if device.type == "mps" else torch.float64

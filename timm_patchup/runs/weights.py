@@ -1,4 +1,4 @@
-"""A network and its weights, strictly: a safetensors file that fits name by name, or one clear line."""
+"""A network and its weights, strictly: a safetensors file that fits by name and shape, or one clear line."""
 
 import hashlib
 from collections.abc import Mapping
@@ -18,35 +18,35 @@ WEIGHTS = "model.safetensors"
 
 
 def build(architecture: str, arguments: Mapping[str, Any], *, where: str) -> nn.Module:
-    """Make an untrained network; raise HubError where timm cannot."""
+    """Make an untrained network; raise HubError if timm cannot."""
     try:
         return timm.create_model(architecture, pretrained=False, **arguments)
-    except Exception as error:  # each family complains in its own way
+    except Exception as error:  # model constructors raise all kinds of errors
         text = " ".join(str(error).split())[:200]
-        raise HubFailed(f"{where}: timm {timm.__version__} cannot make {architecture!r}: {text}") from error
+        raise HubFailed(f"{where}: timm {timm.__version__} cannot create {architecture!r}: {text}") from error
 
 
 def fill(model: nn.Module, weights: Mapping[str, Tensor], *, where: str) -> None:
-    """Load all weights, no more and no fewer; raise HubError where they do not fit."""
+    """Load the weights; raise HubError unless they fit the network by name and shape."""
     try:
-        model.load_state_dict(weights)
+        model.load_state_dict(weights, strict=True)
     except RuntimeError as error:
         text = " ".join(str(error).split())[:200]
         raise HubFailed(f"{where}: {WEIGHTS} does not fit the network: {text}") from error
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file; raise HubError where it is missing or damaged."""
+    """Read a safetensors file; raise HubError if it is missing or damaged."""
     if not path.is_file():
-        raise HubFailed(f"{path.parent} has no {WEIGHTS}: only safetensors are read, pickles never are")
+        raise HubFailed(f"{path.parent} has no {WEIGHTS}: only safetensors files are loaded, never pickles")
     try:
         return load_file(path)
     except (SafetensorError, OSError, KeyError) as error:
-        raise HubFailed(f"{path} cannot be read, it is damaged: {error}") from error
+        raise HubFailed(f"{path} is damaged: {error}") from error
 
 
 def weights_digest(model: nn.Module) -> str:
-    """Return a short name for the values of all parameters and buffers."""
+    """Return a short digest of all parameters and buffers."""
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(name.encode())

@@ -1,4 +1,4 @@
-"""Studies: the runs that a table of the paper needs, run and put beside its numbers. Definitions are YAML."""
+"""Studies: the runs behind a table of the paper, and their results next to its numbers. Definitions are YAML."""
 
 from .definition import Condition, Run, Study, list_studies, load_study
 

@@ -1,4 +1,4 @@
-"""``python -m timm_patchup.study``: the same as scripts/study.py, without a checkout."""
+"""``python -m timm_patchup.study``: scripts/study.py without a checkout."""
 
 from ..cli.study import main
 

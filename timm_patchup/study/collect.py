@@ -1,6 +1,5 @@
-"""From finished runs to rows: mean and standard deviation over the seeds, the paper's number, the difference."""
+"""Collect finished runs into rows: mean and standard deviation over seeds, the paper's number, the difference."""
 
-import csv
 import json
 import statistics
 from collections.abc import Sequence
@@ -8,25 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UserError
-from ..runs.folder import RunFolder
-from .commands import Options, run_recipe
+from ..runs.folder import RunFolder, parse_summary
 from .definition import METRICS, Condition, Run, Study
+from .options import StudyOptions, run_recipe
 from .paper import PaperNumber, paper_number
 
-Place = tuple[str, str]  # a metric and the setting it is of
+Cell = tuple[str, str]  # a metric and its setting
 
 
 @dataclass(frozen=True)
-class Row:
+class StudyRow:
     """One metric of one condition.
 
-    Args:
+    Attributes:
         condition: benchmark, method and overrides.
-        setting: that of the condition, or which value of an evaluation it is.
-        metric: a name of ``METRICS``.
-        values: the metric of each seed that is done.
+        setting: that of the condition, or the name of a value of an evaluation.
+        metric: one of ``METRICS``.
+        values: the metric of each finished seed.
         planned: number of seeds.
-        paper: the paper's number, None where it has none.
+        paper: the paper's number, None if it has none.
     """
 
     condition: Condition
@@ -46,7 +45,7 @@ class Row:
 
     @property
     def std(self) -> float | None:
-        """The standard deviation of the seeds as a sample, None of fewer than two."""
+        """The sample standard deviation over seeds, None for fewer than two."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
     @property
@@ -59,27 +58,27 @@ class Row:
         return len(self.values) < self.planned
 
 
-def collect(study: Study, seeds: int, options: Options) -> list[Row]:
-    """Return the rows of a study's tables, from whatever runs are finished."""
+def collect(study: Study, seeds: int, options: StudyOptions) -> list[StudyRow]:
+    """Return the rows of a study's tables, from the runs that are finished."""
     rows = []
     for condition in study.conditions:
         by_seed = [measured(study, Run(condition, seed), options) for seed in range(seeds)]
-        for place in places(study, condition):
-            metric, setting = place
-            values = tuple(found[place] for found in by_seed if place in found)
+        for cell in cells(study, condition):
+            metric, setting = cell
+            values = tuple(found[cell] for found in by_seed if cell in found)
             paper = paper_number(study, condition, setting, metric)
-            rows.append(Row(condition, setting, metric, values, seeds, paper))
+            rows.append(StudyRow(condition, setting, metric, values, seeds, paper))
     return rows
 
 
-def places(study: Study, condition: Condition) -> list[Place]:
-    """Return what the table shows of a condition: metrics of its training, then values of its evaluation."""
+def cells(study: Study, condition: Condition) -> list[Cell]:
+    """Return what the table shows for a condition: metrics of its training, then values of its evaluation."""
     trained = [(metric, condition.setting) for metric in study.metrics]
     return trained + [(part.metric, value) for part in study.evaluation for value in part.values]
 
 
-def measured(study: Study, run: Run, options: Options) -> dict[Place, float]:
-    """Return all that is known of a run; nothing where it is not finished."""
+def measured(study: Study, run: Run, options: StudyOptions) -> dict[Cell, float]:
+    """Return all metrics of a run; none if it is not finished."""
     folder = RunFolder(options.runs / run.name)
     if folder.state() != "finished":
         return {}
@@ -95,21 +94,22 @@ def measured(study: Study, run: Run, options: Options) -> dict[Place, float]:
 
 
 def metrics_of(folder: RunFolder) -> dict[str, float]:
-    """Return the metrics of a finished run: the test of its chosen epoch, and the validation error of that epoch."""
+    """Return the metrics of a finished run: test metrics and validation error of the chosen epoch."""
     results = folder.results()
     if "time_ratio" in results:
         return {"time_ratio": results["time_ratio"]}
     test = results["test"]
     found = {"test_error": test["error"], "test_nll": test["loss"], "top5_error": 100.0 - test["top5"]}
     if results["chosen_on"] == "validation":
-        with (folder.path / "summary.csv").open(newline="", encoding="utf-8") as file:
-            errors = {int(row["epoch"]): row["val_error"] for row in csv.DictReader(file)}
-        found["val_error"] = float(errors[results["best_epoch"]])
+        errors = {row["epoch"]: row["val_error"] for row in parse_summary(folder.summary())}
+        error = errors[results["best_epoch"]]
+        assert error is not None, "the best epoch was validated"
+        found["val_error"] = error
     return found
 
 
-def is_done(study: Study, run: Run, options: Options) -> bool:
-    """Whether nothing of a run is left to do: it is trained, and what it is evaluated on is measured and reported."""
+def is_done(study: Study, run: Run, options: StudyOptions) -> bool:
+    """Return whether a run is trained, and evaluated on all suites of the study."""
     if RunFolder(options.runs / run.name).state() != "finished":
         return False
     report = options.report(run)
@@ -118,7 +118,7 @@ def is_done(study: Study, run: Run, options: Options) -> bool:
 
 
 def _suites(report: Path) -> dict[str, dict[str, float | None]]:
-    """Return the values of each suite in the report of one model; none where there is no whole report."""
+    """Return the values per suite in the report of one model; none if there is no complete report."""
     try:
         suites = json.loads((report / "results.json").read_text(encoding="utf-8"))["suites"]
     except (OSError, ValueError, KeyError):
@@ -126,11 +126,11 @@ def _suites(report: Path) -> dict[str, dict[str, float | None]]:
     return {suite: entry["values"] for suite, by_model in suites.items() for entry in by_model.values()}
 
 
-def check_finished(runs: Sequence[Run], options: Options) -> None:
-    """Refuse to mix runs: what lies in the folder must be what this call would run.
+def check_finished(runs: Sequence[Run], options: StudyOptions) -> None:
+    """Refuse to mix runs: those in the folder must have the recipes of this call.
 
     Raises:
-        UserError: a run of another recipe, with the keys that differ.
+        UserError: runs with another recipe, and the keys that differ.
     """
     problems = []
     for run in runs:
@@ -140,11 +140,11 @@ def check_finished(runs: Sequence[Run], options: Options) -> None:
         mine, theirs = run_recipe(run, options), folder.recipe()
         flat, other = mine.to_dict(), theirs.to_dict()
         problems += [
-            f"{run.name} was run with {name} {other.get(name)!r}, not {flat.get(name)!r}: give the flags it was run "
-            f"with, or another --output"
+            f"{run.name} was run with {name} {other.get(name)!r}, got {flat.get(name)!r}: use the same flags, or "
+            f"another --output"
             for name in mine.differences(theirs)
         ]
     if problems:
         shown = problems[:5]
         more = len(problems) - len(shown)
-        raise UserError([*shown, *([f"and {more} more of the kind"] if more else [])])
+        raise UserError([*shown, *([f"and {more} more differences"] if more else [])])

@@ -1,7 +1,7 @@
-"""What a study is: a grid of conditions, each one row of its tables, run with several seeds.
+"""The definition of a study: a grid of conditions, each a row of its tables, run with several seeds.
 
-A file of ``recipes/studies`` lists groups; a group is benchmarks x methods x settings. Settings are ``cases``, named
-overrides of a recipe, or a ``grid``, lists of values of keys, of which all combinations are taken.
+A file in ``recipes/studies`` lists groups; a group is benchmarks x methods x settings. Settings are either ``cases``,
+named overrides of a recipe, or a ``grid``, lists of values per key, of which all combinations are run.
 """
 
 import re
@@ -18,7 +18,7 @@ from ..recipe.compose import recipes_dir
 from ..recipe.schema import MIX_PREFIX
 
 Measure = Literal["training", "timing"]
-# Metrics of a run, and of the suites of the evaluation, with their units.
+# Metrics of trainings and of evaluation suites, with their units.
 METRICS = {
     "test_error": "%",
     "val_error": "%",
@@ -38,13 +38,13 @@ _EVALUATION_KEYS = {"suite", "metric", "values"}
 
 @dataclass(frozen=True)
 class Condition:
-    """One row of a study: a recipe and what differs from it.
+    """One row of a study: a recipe and its overrides.
 
-    Args:
-        benchmark: a name of ``recipes/benchmarks``.
-        method: a name of ``recipes/methods``.
-        setting: what tells this row from others of the same recipe, as the paper's numbers name it; may be empty.
-        overrides: keys of the recipe that make the setting.
+    Attributes:
+        benchmark: a name in ``recipes/benchmarks``.
+        method: a name in ``recipes/methods``.
+        setting: name of the overrides, as in the paper's numbers; may be empty.
+        overrides: keys that differ from the recipe.
     """
 
     benchmark: str
@@ -66,14 +66,14 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of its folder: no two runs of a study share one."""
+        """The name of its folder, unique within a study."""
         setting = re.sub(r"[^A-Za-z0-9.]+", "_", self.condition.setting).strip("_")
         return "-".join(part for part in (self.condition.recipe, setting, f"seed{self.seed}") if part)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A suite of the evaluation that every trained run goes through, and which of its values the tables show."""
+    """A suite on which every trained run is evaluated, and the values of it that the tables show."""
 
     suite: str
     metric: str
@@ -82,17 +82,17 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Study:
-    """A study as its file says it.
+    """A study, as defined by its file.
 
-    Args:
+    Attributes:
         name: name of the file.
         title: one line for the head of the tables.
         note: what a reader of the tables must know; may be empty.
-        seeds: number of seeds unless the caller says another.
-        metrics: what the tables show of the training; the first one is drawn unless there is an evaluation.
-        paper: labels of the paper's tables to compare with, the first that has a number gives it.
-        paper_ratio: metric and method, where our ratio stands beside that metric over the method's.
-        evaluation: suites that each trained run goes through; the first one is drawn.
+        seeds: default number of seeds.
+        metrics: metrics of the training in the tables; the first one is plotted unless there is an evaluation.
+        paper: labels of the paper's tables to compare with; the first one that has a number is used.
+        paper_ratio: metric and method, if our ratio is compared with the paper's metric relative to that method.
+        evaluation: suites on which each trained run is evaluated; the first one is plotted.
         measure: whether a run is a training or a measurement of time.
         conditions: the rows.
     """
@@ -109,12 +109,12 @@ class Study:
     conditions: tuple[Condition, ...]
 
     @property
-    def drawn(self) -> str:
-        """The metric of the picture."""
+    def plotted(self) -> str:
+        """The metric of the figure."""
         return self.evaluation[0].metric if self.evaluation else self.metrics[0]
 
     def runs(self, seeds: int | None = None) -> list[Run]:
-        """Return all runs, seed by seed: a study that is not finished has something in every row."""
+        """Return all runs, seed by seed, so that an unfinished study has results in every row."""
         count = self.seeds if seeds is None else seeds
         return [Run(condition, seed) for seed in range(count) for condition in self.conditions]
 
@@ -125,10 +125,10 @@ def list_studies() -> list[str]:
 
 
 def load_study(name: str) -> Study:
-    """Return the study of a name of ``list_studies()``, or of a YAML file.
+    """Load a study by its name in ``list_studies()``, or from a YAML file.
 
     Raises:
-        UserError: no such study, or everything that is wrong with its file.
+        UserError: there is no such study, or everything that is wrong with its file.
 
     Example:
         >>> len(load_study("loss_terms").runs())
@@ -138,21 +138,21 @@ def load_study(name: str) -> Study:
     if name.endswith((".yaml", ".yml")):
         path = Path(name)
         if not path.is_file():
-            raise UserError([f"no such file of a study: {name}"])
+            raise UserError(f"no such study file: {name}")
     elif name not in list_studies():
-        hint = nearest(name, list_studies()) or f"; there are {', '.join(list_studies())}"
-        raise UserError([f"no study {name!r}{hint}"])
+        hint = nearest(name, list_studies()) or f"; the studies are {', '.join(list_studies())}"
+        raise UserError(f"no study {name!r}{hint}")
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError([f"{name}: not YAML: {' '.join(str(error).split())}"]) from None
+        raise UserError(f"{name} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
-        raise UserError([f"{name} must hold keys and values, got {type(values).__name__}"])
+        raise UserError(f"{name} must be a mapping of keys to values, got {type(values).__name__}")
     return make_study(path.stem, values)
 
 
 def make_study(name: str, values: Mapping[str, Any]) -> Study:
-    """Make a study from the keys of its file; raise UserError with everything that is wrong with them."""
+    """Make a study from the keys of its file; raise UserError with everything that is wrong."""
     groups, parts = values.get("groups") or [], values.get("evaluation") or []
     metrics = values.get("metrics", ["test_error"])
     shown = [*metrics, *(part["metric"] for part in parts if "metric" in part)]
@@ -160,11 +160,11 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
     problems += [f"{name}: unknown metric {m!r}{nearest(m, METRICS)}" for m in shown if m not in METRICS]
     for group in groups:
         unknown = sorted(set(group) - _GROUP_KEYS)
-        problems += [f"{name}: unknown key {key!r} of a group{nearest(key, _GROUP_KEYS)}" for key in unknown]
-        problems += [f"{name}: a group has no {key}" for key in ("benchmarks", "methods") if not group.get(key)]
+        problems += [f"{name}: unknown key {key!r} in a group{nearest(key, _GROUP_KEYS)}" for key in unknown]
+        problems += [f"{name}: a group needs {key}" for key in ("benchmarks", "methods") if not group.get(key)]
     for part in parts:
         if set(part) != _EVALUATION_KEYS or not isinstance(part["values"], list):
-            problems.append(f"{name}: an evaluation has a suite, a metric and a list of values, got {part}")
+            problems.append(f"{name}: an evaluation needs a suite, a metric and a list of values, got {part}")
     if not groups or not values.get("title"):
         problems.append(f"{name}: a study needs a title and groups")
     if problems:
@@ -185,11 +185,11 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
         conditions=tuple(conditions),
     )
     if evaluation and any(condition.setting for condition in conditions):
-        raise UserError([f"{name}: rows of an evaluation are told apart by its values, so settings have no names"])
+        raise UserError(f"{name}: a study with an evaluation cannot have cases or a grid, its rows are the values")
     names = [run.name for run in study.runs(1)]
     twice = sorted({run for run in names if names.count(run) > 1})
     if twice:
-        raise UserError([f"{name}: {run} comes twice" for run in twice])
+        raise UserError([f"{name}: {run} is defined twice" for run in twice])
     return study
 
 

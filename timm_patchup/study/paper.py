@@ -1,4 +1,4 @@
-"""The paper's numbers, ``recipes/paper_results.yaml``, and how a row of a study finds its own."""
+"""The paper's numbers, from ``recipes/paper_results.yaml``, and the lookup for a row of a study."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -13,7 +13,7 @@ from .definition import Condition, Study
 
 @dataclass(frozen=True)
 class PaperNumber:
-    """A number of the paper: mean, standard deviation where it gives one, and the label of the table."""
+    """A number of the paper: mean, standard deviation or None, and the label of the table."""
 
     mean: float
     std: float | None
@@ -22,15 +22,15 @@ class PaperNumber:
 
 @cache
 def paper_tables() -> dict[str, dict[str, Any]]:
-    """Return the paper's tables by their LaTeX labels."""
+    """Return the paper's tables by LaTeX label."""
     text = (recipes_dir() / "paper_results.yaml").read_text(encoding="utf-8")
     return {table["label"]: table for table in yaml.safe_load(text)}
 
 
 def paper_number(study: Study, condition: Condition, setting: str, metric: str) -> PaperNumber | None:
-    """Return what the paper has for a row of a study, None where it has nothing.
+    """Return the paper's number for a row of a study, None if it has none.
 
-    Shares are given in percent, as all our numbers are.
+    Fractions are converted to percent, as in all our numbers.
 
     Raises:
         UserError: the study names a table that the paper does not have.
@@ -49,7 +49,7 @@ def _find(study: Study, condition: Condition, setting: str, metric: str, method:
     wanted = (method, setting, metric)
     for label in study.paper:
         if label not in paper_tables():
-            raise UserError([f"{study.name}: the paper has no table {label!r}"])
+            raise UserError(f"{study.name}: the paper has no table {label!r}")
         table = paper_tables()[label]
         for entry in table["entries"]:
             named = entry.get("benchmark")

@@ -1,7 +1,7 @@
-"""Runs the commands of a study in processes of their own, so many at a time, and stops them so that they can go on.
+"""Run the commands of a study as child processes, several at a time, and stop them so that they can be resumed.
 
-The children have sessions of their own: Ctrl-C reaches them once, from here, and each writes a checkpoint before it
-ends. A second Ctrl-C kills them.
+Each child has its own session, so that Ctrl-C reaches it only through the runner: each writes a checkpoint and ends. A
+second Ctrl-C kills them.
 """
 
 import os
@@ -21,10 +21,10 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Job:
-    """Commands to run one after the other, and the file for all they say.
+    """Commands to run one after the other, and the file for their output.
 
     Attributes:
-        busy: whether someone else is at it, such as the children of a study that was killed; then it waits.
+        busy: whether another process runs it, such as a child of a killed study; then the job waits.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Job:
 
 @dataclass
 class Outcome:
-    """How the jobs ended: names of those that failed, and whether a signal stopped them."""
+    """How the jobs ended: names of failed ones, and the number of the signal that stopped them or 0."""
 
     failed: list[str] = field(default_factory=list)
     signal: int = 0
@@ -51,21 +51,21 @@ class _Child:
 
 
 class Runner:
-    """Runs jobs, ``jobs`` at a time.
+    """Runs several jobs at a time.
 
     Args:
         jobs: number of jobs at a time, at least 1.
-        devices: names of GPUs for ``CUDA_VISIBLE_DEVICES``, one for each job in turn; empty to leave it alone.
-        ended: called with each job that ended, its exit code and its seconds.
+        devices: GPUs for ``CUDA_VISIBLE_DEVICES``, one per job in turn; empty to leave the variable alone.
+        ended: called with each ended job, its exit code and its seconds.
     """
 
     def __init__(self, jobs: int, devices: Sequence[str], ended: Callable[[Job, int, float], None]) -> None:
         self.jobs, self.devices, self.ended = jobs, list(devices), ended
         self._signals: list[int] = []
-        self._told: set[str] = set()
+        self._announced: set[str] = set()
 
     def run(self, jobs: Sequence[Job]) -> Outcome:
-        """Run all jobs to their ends, or stop the running ones at a signal."""
+        """Run all jobs, or stop the running ones on a signal."""
         outcome = Outcome()
         waiting, running = list(jobs), list[_Child]()
         with self._listening():
@@ -79,26 +79,26 @@ class Runner:
                         running.append(self._start(job, self._free_slot(running)))
                     if self._signals and not outcome.signal:
                         outcome.signal = self._signals[0]
-                        _tell(running, signal.SIGTERM)
+                        _send(running, signal.SIGTERM)
                     if len(self._signals) > 1:
-                        _tell(running, signal.SIGKILL)
+                        _send(running, signal.SIGKILL)
                     running = [child for child in running if not self._has_ended(child, outcome)]
                     time.sleep(_POLL_SECONDS if running or waiting else 0)
             except BaseException:
-                _tell(running, signal.SIGTERM)
+                _send(running, signal.SIGTERM)
                 raise
-        if self._signals:  # one may have come when nothing was running
+        if self._signals:  # one may have arrived when nothing was running
             outcome.signal = self._signals[0]
         return outcome
 
     def _next_of(self, waiting: Sequence[Job]) -> Job | None:
-        """Return the first job that nobody else is at, None where all must wait."""
+        """Return the first job that no other process runs, None if all must wait."""
         for job in waiting:
             if not job.busy():
                 return job
-            if job.name not in self._told:
-                self._told.add(job.name)
-                print(f"{job.name} waits: another process is training it", flush=True)
+            if job.name not in self._announced:
+                self._announced.add(job.name)
+                print(f"{job.name}: waiting, another process is training it", flush=True)
         return None
 
     def _free_slot(self, running: Sequence[_Child]) -> int:
@@ -109,7 +109,7 @@ class Runner:
         return _Child(job, slot, time.monotonic(), self._open(job, 0, slot))
 
     def _open(self, job: Job, position: int, slot: int) -> subprocess.Popen[bytes]:
-        """Start one command, with this interpreter for the word ``python``."""
+        """Start one command; the word ``python`` is this interpreter."""
         program, *arguments = job.commands[position]
         words = [sys.executable if program == "python" else program, *arguments]
         environment = dict(os.environ)
@@ -128,7 +128,7 @@ class Runner:
             )
 
     def _has_ended(self, child: _Child, outcome: Outcome) -> bool:
-        """Whether a job is at its end; starts its next command where there is one."""
+        """Return whether a job has ended; start its next command if there is one."""
         code = child.process.poll()
         if code is None:
             return False
@@ -149,7 +149,7 @@ class Runner:
     @contextmanager
     def _listening(self) -> Iterator[None]:
         numbers = [signal.SIGINT, signal.SIGTERM]
-        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # not under nohup
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # ignored under nohup
             numbers.append(signal.SIGHUP)
         before = {number: signal.signal(number, self._remember) for number in numbers}
         try:
@@ -162,14 +162,14 @@ class Runner:
         self._signals.append(number)
 
 
-def _tell(children: Sequence[_Child], number: signal.Signals) -> None:
+def _send(children: Sequence[_Child], number: signal.Signals) -> None:
     for child in children:
         if child.process.poll() is None:
             child.process.send_signal(number)
 
 
 def last_line(log: Path) -> str:
-    """Return the last thing a log says, for the line about a failed run."""
+    """Return the last line of a log that is not empty."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

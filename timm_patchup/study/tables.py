@@ -1,4 +1,4 @@
-"""The tables of a study as Markdown and CSV, and its picture with error bars. No path is written into any of them."""
+"""The tables of a study as Markdown and CSV, and its figure with error bars. None of them contains a path."""
 
 import csv
 import io
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..system.files import replacing
-from .collect import Row
+from .collect import StudyRow
 from .definition import Study
 
 _DIGITS = {"%": 2, "sum of %": 1, "nats": 3, "x": 2}
@@ -28,32 +28,32 @@ _COLUMNS = (
 )
 
 
-def markdown(study: Study, rows: Sequence[Row], *, command: str, failed: Sequence[str]) -> str:
-    """Return the report of a study: what was run, the table, and what it does not hold."""
-    # A run is in the table when the last of its rows is.
+def markdown(study: Study, rows: Sequence[StudyRow], *, command: str, failed: Sequence[str]) -> str:
+    """Return the report of a study: the command, the table, and what is missing from it."""
+    # A run counts as done if it has a value in its last row.
     last = list({id(row.condition): row for row in rows}.values())
     done, planned = sum(len(row.values) for row in last), sum(row.planned for row in last)
     lines = [f"# {study.name}: {study.title}", "", f"`{command}`", ""]
     if study.note:
         lines += [study.note, ""]
     if done < planned:
-        lines += [f"**Partial: {done} of {planned} runs are done.** The same command goes on.", ""]
+        lines += [f"**Partial: {done} of {planned} runs are done.** Run the same command again to resume.", ""]
     lines += table(rows)
-    lines += ["", "Ours: mean ± standard deviation over the seeds (of a sample, n - 1)."]
+    lines += ["", "Ours: mean ± sample standard deviation over seeds."]
     if study.paper:
         lines[-1] += " Difference: ours - paper."
-        lines += [f"Paper: {', '.join(study.paper)}; no number where it gives none."]
+        lines += [f"Paper: {', '.join(study.paper)}; `-` if it has no number."]
     if failed:
-        lines += ["", "Failed, and not in the table:", "", *(f"- {name}: see logs/{name}.log" for name in failed)]
+        lines += ["", "Failed runs, not in the table:", "", *(f"- {name}: see logs/{name}.log" for name in failed)]
     return "\n".join(lines) + "\n"
 
 
-def table(rows: Sequence[Row]) -> list[str]:
-    """Return the lines of the table, its columns aligned; a column of settings only where there are any.
+def table(rows: Sequence[StudyRow]) -> list[str]:
+    """Return the lines of the table, with aligned columns, and a column of settings only if there are any.
 
-    Beside the paper's numbers every metric has a line of its own; without any, all metrics of a method stand in one.
+    With numbers of the paper every metric has its own line; without any, all metrics of a method are in one line.
     """
-    body = _beside_the_paper(rows) if any(row.paper for row in rows) else _side_by_side(rows)
+    body = _with_paper(rows) if any(row.paper for row in rows) else _side_by_side(rows)
     if not any(row.setting for row in rows):
         body = [cells[:2] + cells[3:] for cells in body]
     widths = [max(len(cells[i]) for cells in body) for i in range(len(body[0]))]
@@ -61,7 +61,7 @@ def table(rows: Sequence[Row]) -> list[str]:
     return [lines[0], "| " + " | ".join("-" * width for width in widths) + " |", *lines[1:]]
 
 
-def _beside_the_paper(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+def _with_paper(rows: Sequence[StudyRow]) -> list[tuple[str, ...]]:
     lines: list[tuple[str, ...]] = [(*_PLACE, "metric", "seeds", "ours", "paper", "difference")]
     for row in rows:
         digits = _DIGITS[row.unit]
@@ -71,10 +71,10 @@ def _beside_the_paper(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     return lines
 
 
-def _side_by_side(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+def _side_by_side(rows: Sequence[StudyRow]) -> list[tuple[str, ...]]:
     metrics = {row.metric: row.unit for row in rows}
     lines: list[tuple[str, ...]] = [(*_PLACE, "seeds", *(f"{metric}, {unit}" for metric, unit in metrics.items()))]
-    by_place: dict[tuple[str, ...], dict[str, Row]] = {}
+    by_place: dict[tuple[str, ...], dict[str, StudyRow]] = {}
     for row in rows:
         by_place.setdefault(_place(row), {})[row.metric] = row
     for place, own in by_place.items():
@@ -83,15 +83,15 @@ def _side_by_side(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     return lines
 
 
-def _place(row: Row) -> tuple[str, ...]:
+def _place(row: StudyRow) -> tuple[str, ...]:
     return row.condition.benchmark, row.condition.method, row.setting
 
 
-def _seeds(row: Row) -> str:
+def _seeds(row: StudyRow) -> str:
     return f"{len(row.values)} of {row.planned}, partial" if row.partial else str(row.planned)
 
 
-def _ours(row: Row) -> str:
+def _ours(row: StudyRow) -> str:
     return number(row.mean, row.std, _DIGITS[row.unit])
 
 
@@ -102,8 +102,8 @@ def number(mean: float | None, std: float | None, digits: int) -> str:
     return f"{mean:.{digits}f}" if std is None else f"{mean:.{digits}f} ± {std:.{digits}f}"
 
 
-def comma_separated(rows: Sequence[Row]) -> str:
-    """Return the rows as CSV, numbers in full; a field is empty where there is no number."""
+def comma_separated(rows: Sequence[StudyRow]) -> str:
+    """Return the rows as CSV with all digits; a field without a number is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
@@ -115,11 +115,11 @@ def comma_separated(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def draw(study: Study, rows: Sequence[Row], path: Path) -> None:
-    """Draw the first metric, ours and the paper's with error bars, one panel a benchmark, into a PNG file."""
+def plot(study: Study, rows: Sequence[StudyRow], path: Path) -> None:
+    """Plot one metric, ours and the paper's with error bars, one panel per benchmark, to a PNG file."""
     from matplotlib.figure import Figure
 
-    shown = [row for row in rows if row.metric == study.drawn]
+    shown = [row for row in rows if row.metric == study.plotted]
     benchmarks = list(dict.fromkeys(row.condition.benchmark for row in shown))
     panels = [[row for row in shown if row.condition.benchmark == benchmark] for benchmark in benchmarks]
     height = 1.2 + 0.3 * max(len(panel) for panel in panels)
@@ -135,7 +135,7 @@ def draw(study: Study, rows: Sequence[Row], path: Path) -> None:
             axes.legend(loc="best", fontsize=8)
         axes.set_yticks(range(len(panel)), [_tick(row) for row in panel], fontsize=8)
         axes.set_ylim(len(panel) - 0.5, -0.5)
-        axes.set_xlabel(f"{study.drawn.replace('_', ' ')}, {panel[0].unit}")
+        axes.set_xlabel(f"{study.plotted.replace('_', ' ')}, {panel[0].unit}")
         axes.set_title(benchmark, fontsize=9)
         axes.grid(alpha=0.3)
     figure.suptitle(study.title, fontsize=10)
@@ -143,13 +143,13 @@ def draw(study: Study, rows: Sequence[Row], path: Path) -> None:
         figure.savefig(partial, dpi=110, format="png")
 
 
-def _mean_std(row: Row, whose: str) -> tuple[float | None, float]:
+def _mean_std(row: StudyRow, whose: str) -> tuple[float | None, float]:
     if whose == "ours":
         return row.mean, row.std or 0.0
     return (None, 0.0) if row.paper is None else (row.paper.mean, row.paper.std or 0.0)
 
 
-def _tick(row: Row) -> str:
+def _tick(row: StudyRow) -> str:
     name = f"{row.condition.method} {row.setting}".strip()
     return f"{name} ({len(row.values)}/{row.planned})" if row.partial else name
 

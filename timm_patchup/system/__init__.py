@@ -1,4 +1,1 @@
-"""What the package asks of the machine it runs on: files, threads, the network, and what must not leave it.
-
-Imports nothing of this package but ``errors``.
-"""
+"""The machine: files, threads, the network, and what must not leave it. Imports nothing of the package but errors."""

@@ -1,4 +1,4 @@
-"""Files written whole or not at all: a reader never sees half of one, and a write that fails leaves the old one."""
+"""Files that are written whole or not at all, and their checksums."""
 
 import hashlib
 import os
@@ -11,7 +11,7 @@ PARTIAL = ".partial-"
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give another name beside the path to write to; the file takes its place where that went well, else is removed."""
+    """Yield a temporary path in the same folder; what is written there replaces ``path``, unless an error is raised."""
     partial = path.with_name(f"{PARTIAL}{path.name}")
     try:
         yield partial
@@ -22,7 +22,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def checksum(path: Path) -> str:
-    """Return the SHA-256 of a file, of any size."""
+    """Return the SHA-256 of a file of any size."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):

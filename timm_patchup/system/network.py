@@ -1,19 +1,26 @@
-"""What data and weights share about the Hub: the form of its names, and its client's errors told in one line."""
+"""The Hub seen from this machine: the form of its names, and errors of its client explained in one line.
+
+Errors of a push are explained in ``hub/failures.py``.
+"""
 
 import re
 from collections.abc import Sequence
+from typing import Literal
 
-# Whatever the Hub's client uses for its requests: it has changed more than once.
+from ..errors import HubError, HubFailed
+from .privacy import Private
+
+# HTTP libraries of the Hub's client: it has changed them more than once.
 _TRANSPORTS = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
 
 
 def is_repo_name(name: str) -> bool:
-    """Whether a name has the form USER/NAME."""
+    """Return whether a name has the form USER/NAME."""
     return re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None
 
 
 def error_chain(error: BaseException | None) -> list[BaseException]:
-    """Return an error and what led to it, newest first."""
+    """Return an error and its causes, newest first."""
     chain: list[BaseException] = []
     while error is not None and error not in chain:
         chain.append(error)
@@ -22,27 +29,85 @@ def error_chain(error: BaseException | None) -> list[BaseException]:
 
 
 def is_unreachable(chain: Sequence[BaseException]) -> bool:
-    """Whether no answer came: the client is offline, or its transport failed."""
+    """Return whether there was no answer: the client is offline, or its transport failed."""
     from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
     plain = (ConnectionError, TimeoutError, LocalEntryNotFoundError, OfflineModeIsEnabled)
     return any(isinstance(e, plain) or type(e).__module__.split(".")[0] in _TRANSPORTS for e in chain)
 
 
+def explain_hub_error(error: BaseException, repo: str, *, doing: Literal["load", "fetch"]) -> HubError:
+    """Return the error to show for one that was raised while loading a model or fetching a dataset."""
+    from huggingface_hub import errors
+
+    if isinstance(error, HubError):
+        return error
+    chain = error_chain(error)
+    if any(isinstance(e, errors.LocalTokenNotFoundError) for e in chain):
+        return no_token()
+    if doing == "fetch":
+        return _not_fetched(error, repo)
+    if isinstance(error, errors.HFValidationError):
+        return HubError(f"{repo!r} is not a Hub name: expected USER/NAME")
+    if isinstance(error, (errors.GatedRepoError, errors.RepositoryNotFoundError)):
+        return HubFailed(f"{repo}: no such folder and no such model on the Hub, or no access to it: `hf auth login`")
+    if isinstance(error, errors.RevisionNotFoundError):
+        return HubFailed(f"{repo}: no such revision on the Hub")
+    if isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError):
+        return HubFailed(f"{repo} has no config.json or model.safetensors: only safetensors are loaded, never pickles")
+    status = next((e.response.status_code for e in chain if isinstance(e, errors.HfHubHTTPError)), None)
+    if status == 401:
+        return HubFailed("the Hub does not accept the token: make one at https://huggingface.co/settings/tokens")
+    if status is not None:
+        return HubFailed(f"cannot load {repo}: the Hub answered with status {status}; try again later")
+    if is_unreachable(chain):
+        return HubFailed(f"{repo} is not cached and the Hub cannot be reached: check the network and HF_ENDPOINT")
+    text = Private().clean(" ".join(str(e) for e in chain))
+    return HubFailed(f"cannot load {repo}: {type(error).__name__}: {text[:300]}")
+
+
+def no_token() -> HubError:
+    """Return the error for a missing token."""
+    return HubFailed("no Hub token: log in with `hf auth login` or set HF_TOKEN, with write access")
+
+
+def _not_fetched(error: BaseException, repo: str) -> HubError:
+    if isinstance(error, OSError) and error.filename is not None:
+        return HubFailed(f"cannot write the data: {error.strerror}")
+    trouble = data_set_trouble(error, repo)
+    if trouble is not None:
+        return HubFailed(trouble)
+    text = Private().clean(" ".join(str(error).split()))
+    return HubFailed(f"cannot fetch dataset {repo}: {type(error).__name__}: {text[:300]}")
+
+
 def data_set_trouble(error: BaseException, name: str) -> str | None:
-    """Return why a data set of the Hub cannot be had and the way to it, None where the Hub is not the reason."""
+    """Return why a dataset cannot be loaded from the Hub and what to do, None if the Hub is not the reason."""
     from datasets.exceptions import DatasetNotFoundError
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
     chain = error_chain(error)
     page = f"https://huggingface.co/datasets/{name}"
-    # datasets hides the client's error behind its own, which says so.
-    told = isinstance(error, DatasetNotFoundError) and "gated" in str(error).lower()
-    if told or any(isinstance(e, GatedRepoError) for e in chain):
-        return f"data set {name} is gated: accept its terms at {page}, log in with `hf auth login`"
+    gated = any(isinstance(e, GatedRepoError) for e in chain)
+    if gated or (isinstance(error, DatasetNotFoundError) and _is_gated(name)):
+        return f"dataset {name} is gated: accept its terms at {page} and log in with `hf auth login`"
     if isinstance(error, (RepositoryNotFoundError, DatasetNotFoundError)):
-        return f"no data set {name} on the Hub, or no right to see it: {page}"
+        return f"no dataset {name} on the Hub, or no access to it: {page}"
     if is_unreachable(chain) or any(isinstance(e, HfHubHTTPError) for e in chain):
-        way = "check the network (HF_HUB_OFFLINE, HF_ENDPOINT)"
-        return f"data set {name} is not in the cache and the Hub cannot be reached or hung up: {way}"
+        way = "check the network, HF_HUB_OFFLINE and HF_ENDPOINT"
+        return f"dataset {name} is not cached and the Hub cannot be reached: {way}"
     return None
+
+
+def _is_gated(name: str) -> bool:
+    """Ask the Hub whether a dataset is gated: ``datasets`` raises the same error for a missing one, without a cause."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError
+
+    try:
+        HfApi().auth_check(name, repo_type="dataset")
+    except GatedRepoError:
+        return True
+    except Exception:  # no answer to this question; the first error is shown
+        return False
+    return False

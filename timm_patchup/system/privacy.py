@@ -1,6 +1,6 @@
-"""What must stay at home: tokens, paths, the names of machine and user.
+"""What must not leave the machine: tokens, paths, the names of machine and user.
 
-Text that goes out is cleaned of them; afterwards every file is searched, and what still holds one is not let out.
+Text is cleaned of them before it is published. Then all files are searched, and one that still has any is refused.
 """
 
 import getpass
@@ -15,13 +15,13 @@ from typing import Any
 
 _SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|(API|ACCESS|PRIVATE)_?KEY)$", re.IGNORECASE)
 _HUB_TOKEN = re.compile(rb"\bhf_[A-Za-z0-9]{16,}")
-# Two parts at least: /255 is a number over 255 and / alone tells nothing. Not behind a word (a/b), a URL or a tag.
+# Two parts at least: /255 is a fraction, and / alone reveals nothing. Not after a word (a/b), a URL or a tag.
 _PATH = re.compile(r"(?<![\w/<.~-])~?(?:/[\w.@+~-]+){2,}/?")
-# Between quotes, and where it is all of a value, a path may hold spaces.
+# In quotes, and as a whole value, a path may contain spaces.
 _QUOTED_PATH = re.compile(r"([\"'`])~?/[^\"'`\n/]+/[^\"'`\n]*\1")
 _WHOLE_PATH = re.compile(r"~?/[^/]|[A-Za-z]:[\\/]")
 _WINDOWS_PATH = re.compile(r"\b[A-Za-z]:\\[^\s\"'<>|]+")
-# Names that half of all machines have tell nothing, and would be found in any text.
+# Names that many machines have reveal nothing and occur in any text.
 _COMMON = frozenset({"admin", "docker", "home", "localhost", "root", "runner", "ubuntu", "user", "users", "worker"})
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_PIXELS = {b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"gAMA", b"cHRM", b"sRGB", b"sBIT", b"bKGD", b"pHYs"}
@@ -29,11 +29,11 @@ _PNG_PIXELS = {b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"gAMA", b"cHRM", b"
 
 @dataclass(frozen=True)
 class Private:
-    """The secrets of this machine, as they are now.
+    """The private words of this machine, at the time of creation.
 
     Args:
-        folders: folders whose paths are not to be seen, besides home.
-        known: words that text is full of anyway: a user called ``test`` must not cost the results their keys.
+        folders: folders whose paths are private, besides home.
+        known: words that are kept although they are the user's name: results have a key ``test``.
     """
 
     folders: tuple[Path, ...] = ()
@@ -52,7 +52,7 @@ class Private:
         object.__setattr__(self, "names", _longest_first(telling))
 
     def clean(self, text: str) -> str:
-        """Return text without anything private."""
+        """Return the text with private words replaced."""
         for token in self.tokens:
             text = text.replace(token, "TOKEN")
         text = re.sub(_HUB_TOKEN.pattern.decode(), "TOKEN", text)
@@ -65,7 +65,7 @@ class Private:
         return text
 
     def clean_values(self, value: Any) -> Any:
-        """Return values as JSON and YAML hold them without anything private: what is a path goes as a whole."""
+        """Return JSON or YAML values with private words replaced; a value that is a path is replaced as a whole."""
         if isinstance(value, str):
             return "LOCAL_PATH" if _WHOLE_PATH.match(value) else self.clean(value)
         if isinstance(value, Mapping):
@@ -73,27 +73,27 @@ class Private:
         return [self.clean_values(item) for item in value] if isinstance(value, (list, tuple)) else value
 
     def secret_in(self, content: bytes) -> bool:
-        """Whether bytes hold a token or a private path."""
+        """Return whether bytes contain a token or a private path."""
         known = any(word.encode() in content for word in (*self.tokens, *self.paths))
         return known or _HUB_TOKEN.search(content) is not None
 
     def found_in(self, content: bytes) -> bool:
-        """Whether bytes hold a token, a private path or, long enough not to be there by chance, a name."""
+        """Return whether bytes contain a token, a private path, or a name too long to be there by chance."""
         return self.secret_in(content) or any(name.encode() in content for name in self.names if len(name) >= 8)
 
 
 def without_comments(png: bytes) -> bytes:
-    """Return a PNG picture with its pixels alone: comments may hold the path or the author of the program.
+    """Return a PNG file with only its pixels: comments may contain a path or an author.
 
     Raises:
-        ValueError: not a PNG, or cut off.
+        ValueError: it is not a PNG file, or truncated.
     """
     if not png.startswith(_PNG):
-        raise ValueError("not a PNG picture")
+        raise ValueError("not a PNG file")
     kept, position = [_PNG], len(_PNG)
     while position < len(png):
         if position + 12 > len(png):
-            raise ValueError("the PNG picture is cut off")
+            raise ValueError("the PNG file is truncated")
         (length,) = struct.unpack(">I", png[position : position + 4])
         end = position + 12 + length
         if png[position + 4 : position + 8] in _PNG_PIXELS:

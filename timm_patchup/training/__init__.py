@@ -1,5 +1,5 @@
 """Training on Accelerate: ``accelerate launch -m timm_patchup.training --recipe NAME``.
 
-``cli.py`` reads the call, ``build.py`` makes the parts, ``learner.py`` makes an update with them and ``loop.py`` a run,
-``checkpoint.py`` and ``run_folder.py`` keep what was made.
+``run.py`` opens or resumes a run, ``loop.py`` trains it epoch by epoch, ``learner.py`` makes one update, ``build.py``
+makes the parts of a learner from the recipe.
 """

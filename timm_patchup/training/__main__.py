@@ -1,4 +1,4 @@
-"""``python -m timm_patchup.training``: the same as scripts/train.py, without a checkout."""
+"""``python -m timm_patchup.training``: scripts/train.py without a checkout."""
 
 from ..cli.train import main
 

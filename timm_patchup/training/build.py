@@ -1,18 +1,14 @@
-"""From a recipe to the things that train: accelerator, model, mixer, criterion, optimiser, schedule.
+"""From a recipe to the parts of a training: model, mixer, criterion, optimizer, schedule.
 
-Everything comes from the factories of timm and Accelerate. ``model_problems`` tries it all without memory or time, so
-that a wrong recipe is refused before anything is opened or written.
+All of them come from timm's factories. ``model_problems`` tries them on meta tensors, so that a wrong recipe is refused
+before any data is read or any file is written.
 """
 
-import os
-from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import timm
 import torch
-from accelerate import Accelerator
-from accelerate.utils import DistributedType, GradientAccumulationPlugin
 from timm.optim import create_optimizer_v2, list_optimizers, optimizer_kwargs
 from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler_factory import scheduler_kwargs
@@ -23,67 +19,24 @@ from ..core.mixer import Mixer
 from ..data.transforms import Augmentation
 from ..errors import UserError, nearest
 from ..recipe import Recipe
-from ..system.threads import share_of_cores
-
-# What a launch configuration may ask for that this loop does not do; on the CPU Accelerate would pass over it.
-_SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
-_PLAIN = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.MULTI_XPU)
+from ..recipe.parts import AugmentSpec, ImageSpec
 
 
-def make_accelerator(
-    recipe: Recipe, *, trackers: Sequence[str] = (), log_dir: Path | None = None, threads: int | None = None
-) -> Accelerator:
-    """Make the Accelerator, and refuse what would be silently wrong.
+def precision_of(recipe: Recipe) -> str | None:
+    """Return the mixed precision of a recipe in Accelerate's words; None leaves it to the launch."""
+    return {"bfloat16": "bf16", "float16": "fp16"}[recipe.amp_dtype] if recipe.amp else None
 
-    Without an accelerator in the machine it is told to take the CPU: only then do several processes started by
-    ``accelerate launch --multi_gpu`` find each other there.
 
-    Raises:
-        UserError: a launch that this loop does not support, or a batch that the processes cannot share.
-    """
-    asked = [name for name in _SHARDED if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("1", "true", "yes")]
-    if asked:
-        raise UserError([f"{', '.join(asked)} is not supported: launch with one process or with --multi_gpu (DDP)"])
-    precision = None if not recipe.amp else {"bfloat16": "bf16", "float16": "fp16"}[recipe.amp_dtype]
-    try:
-        accelerator = Accelerator(
-            cpu=not _has_accelerator(),
-            mixed_precision=precision,
-            log_with=list(trackers) or None,
-            project_dir=None if log_dir is None else str(log_dir),
-            step_scheduler_with_optimizer=False,
-            # The recipe says how a batch is accumulated; a number in the environment would divide gradients once more.
-            gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
-        )
-    except (ValueError, ImportError) as error:
-        raise UserError([f"Accelerate refuses: {' '.join(str(error).split())}"]) from error
-    problems = []
-    world_size = int(os.environ.get("WORLD_SIZE", 1))
-    if world_size != accelerator.num_processes:
-        problems.append(
-            f"{world_size} processes were started that do not know of each other (Accelerate sees "
-            f"{accelerator.num_processes}): launch with recipes/accelerate/cpu_2.yaml or --multi_gpu --num_processes N"
-        )
-    if accelerator.distributed_type not in _PLAIN:
-        name = str(accelerator.distributed_type).rsplit(".", 1)[-1]
-        problems.append(f"{name} is not supported: launch with one process or with --multi_gpu (DDP)")
-    if accelerator.mixed_precision == "fp16" and accelerator.device.type == "cpu":
-        problems.append("float16 needs a GPU: on the CPU choose --amp-dtype bfloat16")
-    parts = accelerator.num_processes * recipe.grad_accum_steps
-    if recipe.batch_size % parts:
-        near = sorted({max(1, recipe.batch_size // parts) * parts, (recipe.batch_size // parts + 1) * parts})
-        problems.append(
-            f"batch_size {recipe.batch_size} cannot be divided by {accelerator.num_processes} processes x "
-            f"{recipe.grad_accum_steps} accumulation steps: give --batch-size {' or '.join(map(str, near))}, or start "
-            f"another number of processes"
-        )
-    if problems:
-        raise UserError(problems)
-    if accelerator.device.type == "cpu":
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-        # accelerate launch sets OMP_NUM_THREADS to 1 where nobody chose; cores that idle help nobody.
-        torch.set_num_threads(threads or share_of_cores(local))
-    return accelerator
+def batch_problems(recipe: Recipe, num_processes: int) -> list[str]:
+    """Return a line if the processes and accumulation steps do not divide the batch."""
+    parts = num_processes * recipe.grad_accum_steps
+    if recipe.batch_size % parts == 0:
+        return []
+    near = sorted({max(1, recipe.batch_size // parts) * parts, (recipe.batch_size // parts + 1) * parts})
+    return [
+        f"batch_size {recipe.batch_size} is not divisible by {num_processes} processes x {recipe.grad_accum_steps} "
+        f"accumulation steps: use --batch-size {' or '.join(map(str, near))}, or another number of processes"
+    ]
 
 
 def build_model(recipe: Recipe) -> nn.Module:
@@ -103,7 +56,7 @@ def build_model(recipe: Recipe) -> nn.Module:
         if not recipe.pretrained:
             raise
         text = " ".join(str(error).split())[:200]
-        raise UserError([f"the pretrained weights of {recipe.model} cannot be loaded: {text}"]) from error
+        raise UserError(f"cannot load the pretrained weights of {recipe.model}: {text}") from error
     if recipe.grad_checkpointing:
         model.set_grad_checkpointing(True)  # type: ignore[operator]
     return model.train()
@@ -121,20 +74,21 @@ def build_mixer(recipe: Recipe, model: nn.Module) -> Mixer:
 
 
 def build_criterion(recipe: Recipe) -> Criterion:
-    """Return the loss on logits and soft targets."""
+    """Return the loss of a recipe, on logits and soft targets."""
     if recipe.loss == "bce":
         return nn.BCEWithLogitsLoss()
     return bce_softmax if recipe.loss == "bce_softmax" else cross_entropy
 
 
 def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
+    """Make the optimizer of a recipe."""
     return create_optimizer_v2(model, **optimizer_kwargs(recipe), filter_bias_and_bn=recipe.filter_bias_and_bn)
 
 
 def build_scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, updates_per_epoch: int) -> tuple[Any, int]:
-    """Return timm's scheduler (None for a constant rate) and the number of epochs with warm-up and cool-down."""
+    """Return timm's scheduler (None for a constant rate) and the number of epochs with warmup and cooldown."""
     arguments = scheduler_kwargs(recipe)
-    # timm's multistep drops one epoch (or update) before each milestone; a recipe means what the paper's table says.
+    # timm's multistep drops one epoch (or update) before each milestone; recipes follow the paper's table.
     later = 0.5 / updates_per_epoch if recipe.sched_on_updates else 1
     arguments["decay_milestones"] = [milestone + later for milestone in recipe.decay_milestones]
     if recipe.sched == "none":
@@ -144,22 +98,22 @@ def build_scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, updates_pe
 
 
 def model_problems(recipe: Recipe) -> list[str]:
-    """Return what is wrong with augmentation, optimiser, model and method, tried on tensors without data."""
+    """Return what is wrong with augmentation, optimizer, model and method, without allocating memory for them."""
     problems = []
     if recipe.opt not in list_optimizers():
         hint = nearest(recipe.opt, map(str, list_optimizers())) or "; see timm.optim.list_optimizers()"
-        problems.append(f"opt: timm has no optimiser {recipe.opt!r}{hint}")
+        problems.append(f"opt: timm has no optimizer {recipe.opt!r}{hint}")
     try:
-        Augmentation(recipe, crop=True)
+        Augmentation(AugmentSpec.of(recipe), ImageSpec.of(recipe), crop=True)
     except (AssertionError, KeyError, TypeError, ValueError) as error:
-        problems.append(f"aa: timm cannot make {recipe.aa!r} of it: {error}")
+        problems.append(f"aa: timm does not accept {recipe.aa!r}: {error}")
     if not timm.is_model(recipe.model):
         return [*problems, f"model: timm has no model {recipe.model!r}{nearest(recipe.model, timm.list_models())}"]
     try:
         with torch.device("meta"):
-            model = build_model(Recipe.from_dict(recipe.to_dict() | {"pretrained": False}))
-    except Exception as error:  # whatever a model's constructor makes of its arguments
-        return [*problems, f"model {recipe.model} cannot be made: {' '.join(str(error).split())[:300]}"]
+            model = build_model(replace(recipe, pretrained=False))
+    except Exception as error:  # model constructors raise all kinds of errors
+        return [*problems, f"model: timm cannot create {recipe.model!r}: {' '.join(str(error).split())[:300]}"]
     try:
         build_mixer(recipe, model).detach()
     except (TypeError, ValueError) as error:
@@ -168,16 +122,9 @@ def model_problems(recipe: Recipe) -> list[str]:
 
 
 def describe_batch(recipe: Recipe, num_processes: int) -> str:
-    """Return how a batch is shared out."""
-    share = recipe.batch_size // (num_processes * recipe.grad_accum_steps)
+    """Return how a batch is split among processes and accumulation steps."""
+    images = recipe.batch_size // (num_processes * recipe.grad_accum_steps)
     parts = [f"{num_processes} process{'es' if num_processes > 1 else ''}"]
     if recipe.grad_accum_steps > 1:
         parts.append(f"{recipe.grad_accum_steps} accumulation steps")
-    return f"batch {recipe.batch_size} = {' x '.join(parts)} x {share} images"
-
-
-def _has_accelerator() -> bool:
-    if os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"):
-        return False
-    xpu = getattr(torch, "xpu", None)
-    return torch.cuda.is_available() or torch.backends.mps.is_available() or bool(xpu and xpu.is_available())
+    return f"batch {recipe.batch_size} = {' x '.join(parts)} x {images} images"

@@ -1,9 +1,9 @@
-"""What learns, and one update of it: here a batch of the loader becomes a loss, and the loss a step.
+"""The learner: all that an update touches, and the update itself.
 
-``Learner`` makes everything of a recipe that an update touches; ``update`` takes the next batch, mixes it, and steps.
-Before every piece of an update the global generators are seeded from (seed, rank, update, piece), and the mixer's draws
-and the samples' augmentations follow from such numbers as well. So its state is weights, the optimiser's, and a handful
-of numbers, and a run that was killed goes on exactly where its last checkpoint is.
+``Learner`` builds model, mixer, loss, optimizer, schedule and average from a recipe. ``update`` takes the next batch,
+turns it into a loss and makes one step. Before every micro-batch the global generators are seeded from (seed, rank,
+update, micro-batch), and the draws of the mixer and the augmentation of samples follow from such numbers too. So the
+state of a learner is its weights, the state of the optimizer and a few numbers, and a killed run resumes exactly.
 """
 
 import time
@@ -27,19 +27,19 @@ from .build import build_criterion, build_mixer, build_model, build_optimizer, b
 
 
 class Learner:
-    """The model of a recipe with its mixer, loss, optimiser, schedule and average.
+    """The model of a recipe with its mixer, loss, optimizer, schedule and average.
 
     Args:
-        recipe: says what to make.
-        accelerator: wraps model and optimiser for its device and processes.
+        recipe: what to build.
+        accelerator: wraps model and optimizer for its device and processes.
         updates_per_epoch: for schedules that change the rate at every update.
 
     Attributes:
-        plain: the model itself; ``model`` is what the accelerator made of it.
-        ema: the average of the weights, None unless the recipe asks for one.
-        num_epochs: epochs of the schedule, with warm-up and cool-down.
+        unwrapped_model: the model itself; ``model`` is the one prepared by the accelerator.
+        ema: the average of the weights, None if the recipe has none.
+        num_epochs: epochs of the schedule, with warmup and cooldown.
         loss_sums: (2,), sum of the losses and number of samples of this epoch, in this process.
-        bad_update: int64, 0-d, number of the first update whose loss was not finite; -1 while there is none.
+        bad_update: int64, 0-d, number of the first update whose loss was not finite, -1 if there is none.
     """
 
     def __init__(self, recipe: Recipe, accelerator: Accelerator, *, updates_per_epoch: int) -> None:
@@ -62,71 +62,70 @@ class Learner:
             self.scheduler.step(0) if not recipe.sched_on_updates else self.scheduler.step_update(0)
         if recipe.torchcompile:
             model.compile(backend=recipe.torchcompile)
-        self.plain = model
+        self.unwrapped_model = model
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self.loss_sums = torch.zeros(2, dtype=sum_dtype(accelerator.device), device=accelerator.device)
         self.bad_update = torch.full((), -1, dtype=torch.int64, device=accelerator.device)
 
     @property
-    def evaluated(self) -> nn.Module:
-        """The weights that are evaluated and kept: the average if there is one."""
-        return self.plain if self.ema is None else self.ema.module
+    def evaluated_model(self) -> nn.Module:
+        """The model that is evaluated and kept: the average if there is one."""
+        return self.unwrapped_model if self.ema is None else self.ema.module
 
     @property
-    def rate(self) -> float:
+    def lr(self) -> float:
         """The learning rate of the next update."""
         return self.optimizer.param_groups[0]["lr"]
 
     def update(self, batches: Iterator[tuple[Tensor, Tensor]], done: int) -> float:
-        """Make one update of the weights and return the seconds spent waiting for images.
+        """Update the weights once and return the seconds spent waiting for data.
 
         Args:
-            batches: images (B, C, H, W) and labels (B,); one for each accumulation step is taken.
+            batches: images (B, C, H, W) and labels (B,); one micro-batch per accumulation step is taken.
             done: number of updates before this one, in all epochs.
         """
-        waited, pieces = 0.0, self.recipe.grad_accum_steps
-        for piece in range(pieces):
+        waited, micro_batches = 0.0, self.recipe.grad_accum_steps
+        for index in range(micro_batches):
             asked = time.perf_counter()
             images, labels = next(batches)
             waited += time.perf_counter() - asked
-            # Not before the images: where they are made in this process, they seed for themselves.
-            seed_everything(derive_seed(self.recipe.seed, 2, self.accelerator.process_index, done, piece))
-            with self.accelerator.no_sync(self.model) if piece < pieces - 1 else nullcontext():
+            # After the images: those that are loaded in this process seed the generators themselves.
+            seed_everything(derive_seed(self.recipe.seed, 2, self.accelerator.process_index, done, index))
+            with self.accelerator.no_sync(self.model) if index < micro_batches - 1 else nullcontext():
                 loss = self._loss(images, labels)
-                self.accelerator.backward(loss / pieces if pieces > 1 else loss)
+                self.accelerator.backward(loss / micro_batches if micro_batches > 1 else loss)
             self._count(loss.detach(), len(labels), done + 1)
         if self.recipe.clip_grad is not None:
             self._clip(self.recipe.clip_grad)
         self.optimizer.step()
         self.optimizer.zero_grad()
         if self.ema is not None:
-            self.ema.update(self.plain, step=done)
+            self.ema.update(self.unwrapped_model, step=done)
         if self.scheduler is not None:
             self.scheduler.step_update(done + 1)
         return waited
 
     def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of a batch that is mixed on its way into the model or through it."""
+        """Return the loss of a micro-batch."""
         images = images.to(self.accelerator.device, non_blocking=True)
         labels = labels.to(self.accelerator.device, non_blocking=True)
         if self.recipe.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         processes = self.accelerator.num_processes
         if self.mixer.method.needs_saliency and processes > 1:
-            # All see the statistics that a checkpoint would hold; DDP shares them only on the way into its forward.
-            distribute_bn(self.plain, processes, reduce=False)
-        mixed, target = self.mixer(images, labels)
-        return self.mixer.loss(self.model(mixed), target, self.criterion)
+            # All processes use the statistics of a checkpoint; DDP syncs them only when its own forward is called.
+            distribute_bn(self.unwrapped_model, processes, reduce=False)
+        return self.mixer.run(self.model, images, labels, self.criterion)[0]
 
     def _clip(self, value: float) -> None:
         self.accelerator.unscale_gradients(self.optimizer)
-        if self.recipe.clip_mode == "agc":
-            adaptive_clip_grad(model_parameters(self.plain, exclude_head=True), value)  # not the classifier, as in timm
+        if self.recipe.clip_mode == "agc":  # without the classifier, as in timm
+            adaptive_clip_grad(model_parameters(self.unwrapped_model, exclude_head=True), value)
         else:
-            dispatch_clip_grad(self.plain.parameters(), value, mode=self.recipe.clip_mode)
+            dispatch_clip_grad(self.unwrapped_model.parameters(), value, mode=self.recipe.clip_mode)
 
     def _count(self, loss: Tensor, samples: int, update: int) -> None:
-        """Keep the loss on the device: to look at it would wait."""
+        """Add up the loss on the device: reading it would wait for the device."""
         self.loss_sums += torch.stack([loss.to(self.loss_sums) * samples, torch.full_like(self.loss_sums[0], samples)])
         first_bad = (self.bad_update < 0) & ~torch.isfinite(loss)
         self.bad_update = torch.where(first_bad, update, self.bad_update)
@@ -135,29 +134,29 @@ class Learner:
         """Return the mean loss of this epoch so far, in this process."""
         return (self.loss_sums[0] / self.loss_sums[1]).item()
 
-    def take_loss(self) -> float:
-        """Return the mean loss of this epoch over all processes, and begin to count anew."""
+    def pop_epoch_loss(self) -> float:
+        """Return the mean loss of this epoch over all processes, and reset the sums."""
         loss_sum, count = self.accelerator.reduce(self.loss_sums.clone(), "sum").tolist()
         self.loss_sums.zero_()
         return loss_sum / count
 
-    def share_statistics(self) -> None:
+    def sync_batch_norm(self) -> None:
         """Give all processes the same statistics of the norm layers."""
         processes = self.accelerator.num_processes
         if processes == 1:
             return
-        distribute_bn(self.plain, processes, reduce=self.recipe.dist_bn == "reduce")
+        distribute_bn(self.unwrapped_model, processes, reduce=self.recipe.dist_bn == "reduce")
         if self.ema is not None:
-            # A checkpoint holds the average of the first process: all take that one, so that a resume is exact.
+            # A checkpoint has the average of the first process: all take that one, so that a resume is exact.
             distribute_bn(self.ema.module, processes, reduce=False)
 
     def is_finite(self) -> bool:
-        """Whether all weights and statistics are numbers."""
-        values = [value for value in self.plain.state_dict().values() if value.is_floating_point()]
+        """Return whether all weights and statistics are finite."""
+        values = [value for value in self.unwrapped_model.state_dict().values() if value.is_floating_point()]
         return all(bool(torch.isfinite(value).all()) for value in values)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that a resume needs besides the weights; all processes come here together."""
+        """Return what a resume needs besides the weights; a collective call."""
         scaler = self.accelerator.scaler
         return {
             "sums": self.accelerator.gather(self.loss_sums[None]).cpu(),
@@ -167,9 +166,9 @@ class Learner:
         }
 
     def restore(self, checkpoint: Checkpoint, *, epochs: int, updates: int) -> list[str]:
-        """Go on from a checkpoint after so many epochs and updates; return what the user should know about it."""
+        """Restore a checkpoint written after that many epochs and updates; return notes for the user."""
         state = checkpoint.state
-        self.plain.load_state_dict(checkpoint.model)
+        self.unwrapped_model.load_state_dict(checkpoint.model)
         if self.ema is not None and checkpoint.ema is not None:
             self.ema.module.load_state_dict(checkpoint.ema)
         self.optimizer.load_state_dict(state["optimizer"])
@@ -185,6 +184,6 @@ class Learner:
             return []
         self.loss_sums.copy_(sums.sum(dim=0) if rank == 0 else torch.zeros_like(self.loss_sums))
         return [
-            f"the checkpoint is of {len(sums)} processes, now there are {self.accelerator.num_processes}: "
-            f"the run goes on, but not bit for bit as it would have"
+            f"the checkpoint was written by {len(sums)} process(es), now there are {self.accelerator.num_processes}: "
+            f"the run resumes, but not bit for bit"
         ]

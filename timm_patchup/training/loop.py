@@ -1,6 +1,7 @@
-"""The whole run: epochs of updates, checkpoints between them, the best model and its test.
+"""The training loop: epochs of updates, checkpoints between them, and the test of the best model.
 
-Follow a batch: ``data/loader.py`` gives it, ``Learner.update`` mixes it and steps, ``_end_epoch`` measures and saves.
+The path of a batch: ``data/loader.py`` loads it, ``Learner.update`` mixes it and makes a step, ``_end_epoch`` validates
+and saves.
 """
 
 import time
@@ -16,8 +17,8 @@ from ..data.loader import Data, evaluation_loader, training_loader
 from ..errors import NonFinite, Stopped
 from ..recipe import Recipe
 from ..runs.checkpoint import Checkpoint, Checkpoints
-from ..runs.curves import draw_curves
-from ..runs.folder import Row, RunFolder
+from ..runs.curves import plot_curves
+from ..runs.folder import EpochRow, RunFolder
 from ..runs.metrics import Metrics, evaluate
 from .learner import Learner
 from .progress import Progress
@@ -28,12 +29,12 @@ _CURVES_SECONDS = 60.0
 
 @dataclass
 class Position:
-    """Where a run is, and what it has to remember."""
+    """How far a run is, and the history that its checkpoints keep."""
 
     epoch: int = 0
-    update: int = 0  # done in this epoch
-    total: int = 0  # done in all epochs
-    rows: list[Row] = field(default_factory=list)
+    update: int = 0  # updates done in this epoch
+    total: int = 0  # updates done in all epochs
+    rows: list[EpochRow] = field(default_factory=list)
     best_epoch: int | None = None
     best_value: float | None = None
     best_file: str | None = None
@@ -73,7 +74,12 @@ class Trainer:
         self._curves_at = time.perf_counter()
 
     def fit(self) -> dict[str, Any]:
-        """Train to the end, test the best model once and return the results."""
+        """Train all epochs, test the best model once and return the results.
+
+        Raises:
+            Stopped: a signal, after a checkpoint was written.
+            NonFinite: the loss or the weights became infinite or NaN.
+        """
         while self.position.epoch < self.num_epochs:
             self._train_epoch()
             self._end_epoch()
@@ -97,15 +103,15 @@ class Trainer:
             shown = self.learner.mean_loss() if self.progress.wants_loss(update + 1) else None
             seconds = time.perf_counter() - start
             self.progress.advance(waited=waited, seconds=seconds, update=update + 1, loss=shown)
-            if position.update < self.batches.updates:  # the last update is part of the end of the epoch
+            if position.update < self.batches.updates:  # after the last update comes the end of the epoch
                 self._between_updates()
 
     def _between_updates(self) -> None:
-        """Stop where asked, complain of a loss that is not finite, and save every so many updates."""
+        """Save every ``checkpoint_steps`` updates, and stop if asked to or if the loss is not finite."""
         every = self.recipe.checkpoint_steps
         due = every > 0 and self.position.total % every == 0
         on_cpu = self.accelerator.device.type == "cpu"
-        if not (due or on_cpu or self.position.total % 10 == 0):  # to look waits for the device
+        if not (due or on_cpu or self.position.total % 10 == 0):  # looking waits for the device
             return
         stop = self._asked_to_stop()
         if due or stop:
@@ -114,7 +120,7 @@ class Trainer:
             raise Stopped(self.stop.signal, self._newest())
 
     def _asked_to_stop(self) -> bool:
-        """Return whether any process was asked to stop; raise NonFinite where any has lost its loss."""
+        """Return whether any process was asked to stop; raise NonFinite if the loss of any is not finite."""
         own = torch.tensor([[self.stop.signal, 0]], device=self.accelerator.device)
         own[0, 1] = self.learner.bad_update
         signals, bad = self.accelerator.gather(own).unbind(dim=1)
@@ -127,14 +133,14 @@ class Trainer:
     def _end_epoch(self) -> None:
         position, recipe = self.position, self.recipe
         self._asked_to_stop()  # a loss that is not finite must not reach a checkpoint
-        self.learner.share_statistics()
-        rate, train_loss = self.learner.rate, self.learner.take_loss()
+        self.learner.sync_batch_norm()
+        lr, train_loss = self.learner.lr, self.learner.pop_epoch_loss()
         number = position.epoch + 1
         last = number == self.num_epochs
         metrics = self._evaluate(self.val_loader) if number % recipe.val_interval == 0 or last else None
-        row: Row = {
+        row: EpochRow = {
             "epoch": number,
-            "lr": rate,
+            "lr": lr,
             "train_loss": train_loss,
             "val_loss": metrics.loss if metrics else None,
             "val_top1": metrics.top1 if metrics else None,
@@ -149,7 +155,7 @@ class Trainer:
             position.best_epoch, position.best_value = number, self._value(metrics)
             position.best_file = self.checkpoints.best_name(number)
             if self.accelerator.is_main_process:
-                self.checkpoints.save_best(position.best_file, self.learner.evaluated.state_dict())
+                self.checkpoints.save_best(position.best_file, self.learner.evaluated_model.state_dict())
         position.epoch, position.update = number, 0
         if self.learner.scheduler is not None:
             self.learner.scheduler.step(number)
@@ -159,25 +165,25 @@ class Trainer:
             if is_best and position.best_file:
                 self.folder.copy_in(self.checkpoints.folder / position.best_file, "model.safetensors")
             if last or time.perf_counter() - self._curves_at > _CURVES_SECONDS:
-                self._draw()
+                self._plot()
         self.accelerator.log({name: value for name, value in row.items() if value is not None}, step=number)
         self.progress.end_epoch(row, best=is_best and self.data.held_out)
 
     def _evaluate(self, loader: DataLoader) -> Metrics:
-        return evaluate(self.learner.evaluated, loader, self.accelerator, channels_last=self.recipe.channels_last)
+        return evaluate(self.learner.evaluated_model, loader, self.accelerator, channels_last=self.recipe.channels_last)
 
     def _value(self, metrics: Metrics) -> float:
         return metrics.top1 if self.recipe.eval_metric == "top1" else -metrics.loss
 
     def _is_best(self, metrics: Metrics) -> bool:
-        """Whether to keep these weights: the latest with the best value, or the last where nothing is held out."""
+        """Return whether to keep these weights: the latest with the best value, or the last if nothing is held out."""
         if not self.data.held_out or self.position.best_value is None:
             return True
         return self._value(metrics) >= self.position.best_value
 
-    def _draw(self) -> None:
+    def _plot(self) -> None:
         self._curves_at = time.perf_counter()
-        draw_curves(
+        plot_curves(
             self.position.rows,
             self.folder.path / "curves.png",
             title=self.folder.name,
@@ -185,14 +191,14 @@ class Trainer:
             val_name="validation" if self.data.held_out else "test",
         )
 
-    # The end
+    # The test
 
     def _test(self) -> dict[str, Any]:
-        """Test the best model, once, and write the results."""
+        """Test the best model once and write the results."""
         self.accelerator.wait_for_everyone()
         best_file = self.position.best_file
         assert best_file is not None
-        self.learner.evaluated.load_state_dict(self.checkpoints.load_best(best_file))
+        self.learner.evaluated_model.load_state_dict(self.checkpoints.load_best(best_file))
         rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
         loader = evaluation_loader(self.data.test, self.recipe, rank=rank, world_size=world_size)
         metrics = self._evaluate(loader)
@@ -203,13 +209,13 @@ class Trainer:
             "chosen_on": "validation" if self.data.held_out else "nothing: the last epoch",
             "weights": "model" if self.learner.ema is None else "average (EMA)",
             "data": self.data.fingerprint,
-            "parameters": sum(p.numel() for p in self.learner.plain.parameters()),
+            "parameters": sum(p.numel() for p in self.learner.unwrapped_model.parameters()),
             "class_names": None if self.data.class_names is None else list(self.data.class_names),
         }
         if self.accelerator.is_main_process:
             self.folder.copy_in(self.checkpoints.folder / best_file, "model.safetensors")
             self.folder.write_summary(self.position.rows)
-            self._draw()
+            self._plot()
             self.folder.write_results(results)
         self.accelerator.log({"test_error": metrics.error, "test_loss": metrics.loss}, step=self.num_epochs)
         self.accelerator.wait_for_everyone()
@@ -218,23 +224,23 @@ class Trainer:
     # Checkpoints
 
     def _save(self) -> None:
-        """Write a checkpoint; all processes come here together, the first one writes.
+        """Write a checkpoint; a collective call, of which the main process writes.
 
         Raises:
-            NonFinite: the last update ruined the weights, of which no loss has told yet.
+            NonFinite: the last update ruined the weights, which no loss has shown yet.
         """
         if not self.learner.is_finite():
             raise NonFinite(self.position.total, self._newest())
-        learned = self.learner.state_dict()
+        state = self.learner.state_dict()
         if not self.accelerator.is_main_process:
             return
         ema = self.learner.ema
         self.checkpoints.save(
             self.position.total,
-            model=self.learner.plain.state_dict(),
+            model=self.learner.unwrapped_model.state_dict(),
             ema=None if ema is None else ema.module.state_dict(),
             state={
-                **learned,
+                **state,
                 "position": asdict(self.position),
                 "recipe": self.recipe.to_dict(),
                 "data": self.data.fingerprint,
@@ -244,10 +250,10 @@ class Trainer:
         )
 
     def restore(self, checkpoint: Checkpoint) -> list[str]:
-        """Go on from a checkpoint; return what the user should know about it."""
+        """Restore a checkpoint; return notes for the user."""
         self.position = Position(**checkpoint.state["position"])
         if self.position.best_file is not None:
-            self.checkpoints.load_best(self.position.best_file)  # better told now than after the last epoch
+            self.checkpoints.load_best(self.position.best_file)  # fail now and not after the last epoch
         return self.learner.restore(checkpoint, epochs=self.position.epoch, updates=self.position.total)
 
     def _newest(self) -> str:

@@ -1,4 +1,4 @@
-"""What a user sees while it trains: a bar on a terminal, a line now and then elsewhere, one line an epoch."""
+"""The progress of a run: a bar on a terminal, a line per minute elsewhere, and one line per epoch."""
 
 import sys
 import time
@@ -6,9 +6,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..runs.folder import Row
+from ..runs.folder import EpochRow
 
-_QUIET_SECONDS = 60.0
+_LINE_SECONDS = 60.0
 
 
 class Progress:
@@ -19,18 +19,18 @@ class Progress:
         self.batch_size, self.interval = batch_size, interval
         self.terminal = enabled and sys.stderr.isatty()
         self._bar: Any = None
-        self._seconds_by_epoch: list[float] = []
-        self._waiting = self._training = 0.0
+        self._epoch_seconds: list[float] = []
+        self._waited = self._seconds = 0.0
         self._epoch_start = self._last_line = time.perf_counter()
 
-    def say(self, text: str) -> None:
-        """Print a line."""
+    def print_main(self, text: str) -> None:
+        """Print a line on the main process."""
         if self.enabled:
             print(text, flush=True)
 
     def begin_epoch(self, epoch: int, update: int) -> None:
         self._epoch_start = time.perf_counter()
-        self._waiting, self._training, self._done = 0.0, 0.0, 0
+        self._waited, self._seconds, self._done = 0.0, 0.0, 0
         if self.terminal:
             self._bar = tqdm(
                 total=self.updates,
@@ -41,50 +41,50 @@ class Progress:
             )
 
     def wants_loss(self, update: int) -> bool:
-        """Whether the loss is about to be shown: reading it waits for the device."""
+        """Return whether the loss will be shown: reading it waits for the device."""
         if not self.enabled or update % self.interval:
             return False
-        return self.terminal or time.perf_counter() - self._last_line > _QUIET_SECONDS
+        return self.terminal or time.perf_counter() - self._last_line > _LINE_SECONDS
 
     def advance(self, *, waited: float, seconds: float, update: int, loss: float | None) -> None:
-        """Count one update, of which a part was spent waiting for the loader."""
-        self._waiting += waited
-        self._training += seconds
+        """Count one update and the seconds it took, ``waited`` of them for data; show the loss if there is one."""
+        self._waited += waited
+        self._seconds += seconds
         self._done += 1
         if self._bar is not None:
             self._bar.update(1)
         if loss is None:
             return
-        speed = self.batch_size * self._done / max(self._training, 1e-9)
+        speed = self.batch_size * self._done / max(self._seconds, 1e-9)
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {loss:.3f}, {speed:.0f} images/s", refresh=False)
         else:
             self._last_line = time.perf_counter()
-            self.say(f"  update {update}/{self.updates}  loss {loss:.4f}  {speed:.0f} images/s")
+            self.print_main(f"  update {update}/{self.updates}  loss {loss:.4f}  {speed:.0f} images/s")
 
     @property
     def images_per_second(self) -> float:
-        return self.batch_size * self._done / self._training if self._training else 0.0
+        return self.batch_size * self._done / self._seconds if self._seconds else 0.0
 
     @property
-    def waiting_share(self) -> float:
-        return self._waiting / self._training if self._training else 0.0
+    def waited_fraction(self) -> float:
+        return self._waited / self._seconds if self._seconds else 0.0
 
-    def end_epoch(self, row: Row, *, best: bool) -> None:
-        """Print the line of an epoch."""
+    def end_epoch(self, row: EpochRow, *, best: bool) -> None:
+        """Print the line of an epoch, with a star if it is the best so far."""
         now = time.perf_counter()
         self.close()
         self._last_line = now
-        self._seconds_by_epoch.append(now - self._epoch_start)
+        self._epoch_seconds.append(now - self._epoch_start)
         epoch = int(row["epoch"] or 0)
-        recent = self._seconds_by_epoch[-20:]
-        left = (self.num_epochs - epoch) * sum(recent) / len(recent)
+        recent = self._epoch_seconds[-20:]
+        seconds_left = (self.num_epochs - epoch) * sum(recent) / len(recent)
         parts = [f"epoch {epoch:>{len(str(self.num_epochs))}}/{self.num_epochs}", f"loss {row['train_loss']:.4f}"]
         if row["val_loss"] is not None:
             parts.append(f"val error {row['val_error']:.2f} nll {row['val_loss']:.4f}{' *' if best else '  '}")
         parts += [f"lr {row['lr']:.2g}", f"{self.images_per_second:.0f} images/s"]
-        parts += [f"waiting {100 * self.waiting_share:.0f}%", f"left {_clock(left)}"]
-        self.say("  ".join(parts))
+        parts += [f"data wait {100 * self.waited_fraction:.0f}%", f"ETA {_duration(seconds_left)}"]
+        self.print_main("  ".join(parts))
 
     def close(self) -> None:
         if self._bar is not None:
@@ -92,7 +92,7 @@ class Progress:
             self._bar = None
 
 
-def _clock(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds + 0.5), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s"

@@ -1,4 +1,4 @@
-"""Ways a run ends before its end: a signal, or a loss that is no number. Each leaves a checkpoint to go on from."""
+"""Requests to stop: signals are remembered until the loop can write a checkpoint."""
 
 import signal
 from collections.abc import Iterator
@@ -7,14 +7,18 @@ from types import FrameType
 
 
 class StopSignal:
-    """Remembers SIGINT and SIGTERM until the loop is between two updates; a second one stops at once."""
+    """Remembers SIGINT and SIGTERM until the loop is between two updates; a second one stops the process at once.
+
+    Attributes:
+        signal: number of the signal, 0 if there was none.
+    """
 
     def __init__(self) -> None:
         self.signal = 0
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Catch the signals inside, and leave the handlers as they were."""
+        """Catch the signals inside the context, and restore the handlers after it."""
         before = {number: signal.signal(number, self._remember) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield

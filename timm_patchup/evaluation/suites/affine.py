@@ -1,9 +1,9 @@
 """Error on deformed test images: rotated, sheared and rescaled (the paper's tables 4 and 10).
 
-The paper names ranges only. Here a sample's angle is uniform in its range, from the seed and the sample alone, so that
-every model sees the same images; the pixels are interpolated bilinearly and what lies outside the image is black. Scale
-s shows s times the image's extent: below 1 is a closer look, above 1 a wider one. The paper does not say which way
-round: in its table 10 CutMix, which trains on parts of objects, is first of all methods at 0.6 and last at 1.4.
+The paper gives ranges only. Here the angle of a sample is uniform in its range and depends on seed and sample only, so
+every model sees the same images. Pixels are interpolated bilinearly; outside of the image is black. Scale s shows s
+times the extent of the image: below 1 zooms in, above 1 zooms out. The paper does not state the direction, but in its
+table 10 CutMix, which trains on parts of objects, is the best method at 0.6 and the worst at 1.4.
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.seeding import derive_seed
-from .bench import Bench, Measured
+from ...core.seeding import derive_seed
+from ..context import EvalContext, Measured
+from ..figures import bars
+from ..suite import Suite
 
 
 @dataclass(frozen=True)
 class Deformation:
-    """One kind of deformation: an angle up to ``amount`` degrees either way, or a fixed scale."""
+    """A rotation or shear by up to ``amount`` degrees in either direction, or a fixed scale."""
 
     kind: Literal["rotate", "shear", "scale"]
     amount: float
@@ -44,7 +46,7 @@ DEFORMATIONS = (
 )
 
 
-def settings(bench: Bench) -> dict[str, Any]:
+def settings(context: EvalContext) -> dict[str, Any]:
     return {
         "deformations": [deformation.name for deformation in DEFORMATIONS],
         "angles": "degrees, uniform, from seed and sample",
@@ -54,23 +56,23 @@ def settings(bench: Bench) -> dict[str, Any]:
     }
 
 
-def measure(bench: Bench) -> Measured:
-    """Return the error under each deformation."""
+def measure(context: EvalContext) -> Measured:
+    """Return the error per deformation."""
     values: dict[str, float | None] = {}
     count = 0
     for deformation in DEFORMATIONS:
-        change = partial(deform, deformation, seed=bench.options.seed)
-        values[deformation.name], count = bench.count_errors(f"affine, {deformation.name}", change)
+        change = partial(deform, deformation, seed=context.seed)
+        values[deformation.name], count = context.count_errors(f"affine, {deformation.name}", change)
     return Measured(values, count=count)
 
 
 def deform(deformation: Deformation, images: Tensor, rows: Sequence[int], *, seed: int) -> Tensor:
-    """Return images (B, C, H, W) deformed, each by the angle that belongs to its row."""
+    """Return deformed images (B, C, H, W); the angle of a sample depends on its row."""
     return resample(images, matrices(deformation, angles(deformation, rows, seed=seed)))
 
 
 def angles(deformation: Deformation, rows: Sequence[int], *, seed: int) -> Tensor:
-    """Return the angle of each sample in degrees, float64 (B,); zeros where nothing is random."""
+    """Return the angle per sample in degrees, float64 (B,); zeros for a scale."""
     if deformation.kind == "scale":
         return torch.zeros(len(rows), dtype=torch.float64)
     kind = DEFORMATIONS.index(deformation)
@@ -79,7 +81,7 @@ def angles(deformation: Deformation, rows: Sequence[int], *, seed: int) -> Tenso
 
 
 def matrices(deformation: Deformation, degrees: Tensor) -> Tensor:
-    """Return, (B, 2, 2), where each place (x, y) of the result lies in the image, both from the centre in pixels."""
+    """Return matrices (B, 2, 2) that map positions (x, y) of the result to the image, in pixels from the center."""
     angle = degrees * (pi / 180.0)
     zero, one = torch.zeros_like(angle), torch.ones_like(angle)
     if deformation.kind == "rotate":
@@ -92,11 +94,22 @@ def matrices(deformation: Deformation, degrees: Tensor) -> Tensor:
 
 
 def resample(images: Tensor, matrix: Tensor) -> Tensor:
-    """Return images (B, C, H, W) looked at through matrices (B, 2, 2) of pixels."""
+    """Return images (B, C, H, W) sampled at the positions that matrices (B, 2, 2) give, see ``matrices``."""
     height, width = images.shape[-2:]
-    # grid_sample counts both axes from -1 to 1; pixels are square only after its units are undone.
+    # grid_sample's coordinates go from -1 to 1 on both axes, so they must be converted for images that are not square.
     size = torch.tensor([width, height], dtype=matrix.dtype)
     relative = matrix * size[None, None, :] / size[None, :, None]
     theta = torch.cat([relative, torch.zeros(len(matrix), 2, 1, dtype=matrix.dtype)], dim=2).to(images)
     grid = F.affine_grid(theta, list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+
+SUITE = Suite(
+    name="affine",
+    title="Deformed images",
+    unit="error, %",
+    measure=measure,
+    settings=settings,
+    values=tuple(deformation.name for deformation in DEFORMATIONS),
+    figure=partial(bars, ylabel="error, %"),
+)

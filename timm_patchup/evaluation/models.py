@@ -1,7 +1,7 @@
-"""The classifier under test: from a run, a folder or repository in timm's layout, or timm's registry.
+"""The classifiers under test: from a run, a folder or repository in timm's layout, or timm's registry.
 
-Its normalisation is inside, so that it takes images in [0, 1]; it is in eval mode and nothing is mixed. Weights are
-read from safetensors files.
+A classifier includes its normalization, so it takes images in [0, 1]; it is in eval mode and nothing is mixed. Weights
+are read from safetensors files only.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from ..errors import HubError, UserError, nearest
 from ..recipe import Recipe
+from ..recipe.parts import ImageSpec
 from ..runs.load import FOLDER, HUB, load_with_recipe
 from ..runs.weights import weights_digest
 
 
-class Normalised(nn.Module):
+class NormalizedModel(nn.Module):
     """A model that takes images in [0, 1]."""
 
     mean: Tensor
@@ -37,52 +38,59 @@ class Normalised(nn.Module):
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A classifier and what is known of it.
+class EvalModel:
+    """A classifier and what is known about it.
 
     Attributes:
-        name: what tables call it.
-        source: what it was loaded from, as it was given.
+        name: its name in tables.
+        source: what it was loaded from, as given.
         classifier: takes images in [0, 1]; in eval mode.
-        recipe: that of the run or the export; for a model from elsewhere one with its image keys, and no data.
-        has_recipe: whether the recipe says how it was trained.
+        architecture: its name in timm's registry.
+        images: how it expects its images.
+        recipe: how it was trained; None if unknown.
         is_run: whether it is a run on this machine.
         weights: a digest of its parameters and buffers.
     """
 
     name: str
     source: str
-    classifier: Normalised
-    recipe: Recipe
-    has_recipe: bool
+    classifier: NormalizedModel
+    architecture: str
+    images: ImageSpec
+    recipe: Recipe | None
     is_run: bool
     weights: str
 
     @property
+    def network(self) -> nn.Module:
+        """The model without the normalization."""
+        return self.classifier.model
+
+    @property
     def num_classes(self) -> int:
-        return int(self.classifier.model.num_classes)  # type: ignore[arg-type]
+        return int(self.network.num_classes)  # type: ignore[arg-type]
 
     def describe(self) -> dict[str, Any]:
-        """Return what results.json says of the model; the name of a folder, never its path."""
-        known = {"weights": self.weights, "architecture": self.recipe.model}
+        """Return the model's entry in results.json, with the name of a folder but never its path."""
+        known: dict[str, Any] = {"weights": self.weights, "architecture": self.architecture}
         if not self.is_run:
             known["source"] = FOLDER + self.name if Path(self.source.removeprefix(FOLDER)).is_dir() else self.source
-        if not self.has_recipe:
+        if self.recipe is None:
             return known
         return known | {"method": self.recipe.mix, "seed": self.recipe.seed, "recipe": self.recipe.to_dict()}
 
 
-def load_subjects(sources: Sequence[str]) -> list[Subject]:
-    """Load every classifier.
+def load_models(sources: Sequence[str]) -> list[EvalModel]:
+    """Load all classifiers.
 
     Raises:
-        UserError: those that cannot be loaded, one line each.
+        UserError: one line per classifier that cannot be loaded.
     """
     problems: list[str] = []
-    subjects: list[Subject] = []
+    models: list[EvalModel] = []
     for source, name in zip(sources, _names(sources)):
         try:
-            subjects.append(_load(source, name))
+            models.append(_load(source, name))
         except UserError as error:
             problems += error.problems
     places = [str(Path(source).resolve()) if Path(source).is_dir() else source for source in sources]
@@ -90,44 +98,40 @@ def load_subjects(sources: Sequence[str]) -> list[Subject]:
     problems += [f"--model {source} is given twice" for source in twice]
     if problems:
         raise UserError(problems)
-    return subjects
+    return models
 
 
-def _load(source: str, name: str) -> Subject:
+def _load(source: str, name: str) -> EvalModel:
+    recipe, is_run = None, False
     if source.startswith((HUB, FOLDER, ".")) or "/" in source or Path(source).exists():
-        known = source if source.startswith((HUB, FOLDER)) else FOLDER + source
         try:
-            loaded = load_with_recipe(known)
+            loaded = load_with_recipe(source if source.startswith((HUB, FOLDER)) else FOLDER + source)
         except HubError as error:
-            raise UserError([f"--model {error}"]) from error
-        if loaded.recipe is not None:
-            return _subject(name, source, loaded.model, loaded.recipe, has_recipe=True, is_run=loaded.is_run)
-        model = loaded.model
+            raise UserError(f"--model {error}") from error
+        network, recipe, is_run = loaded.model, loaded.recipe, loaded.is_run
     else:
-        model = _from_registry(source)
-    return _subject(name, source, model, _image_recipe(model, source), has_recipe=False, is_run=False)
+        network = _from_registry(source)
+    if recipe is not None:
+        architecture, images = recipe.model, ImageSpec.of(recipe)
+    else:
+        architecture = (getattr(network, "pretrained_cfg", None) or {}).get("architecture", source)
+        images = _timm_images(network, source)
+    classifier = NormalizedModel(network, images.mean, images.std).eval().requires_grad_(False)
+    return EvalModel(name, source, classifier, architecture, images, recipe, is_run, weights_digest(network))
 
 
-def _subject(name: str, source: str, model: nn.Module, recipe: Recipe, *, has_recipe: bool, is_run: bool) -> Subject:
-    classifier = Normalised(model, recipe.mean, recipe.std).eval().requires_grad_(False)
-    return Subject(name, source, classifier, recipe, has_recipe, is_run, weights_digest(model))
-
-
-def _image_recipe(model: nn.Module, source: str) -> Recipe:
-    """Return a recipe with nothing but the images of a model from elsewhere."""
+def _timm_images(model: nn.Module, source: str) -> ImageSpec:
+    """Return how timm's configuration of a model says to prepare images."""
     config = resolve_model_data_config(model)
-    keys = {
-        "model": (getattr(model, "pretrained_cfg", None) or {}).get("architecture", source),
-        "num_classes": model.num_classes,
-        "input_size": list(config["input_size"]),
-        "mean": list(config["mean"]),
-        "std": list(config["std"]),
-        "crop_pct": config["crop_pct"],
-        "crop_mode": config["crop_mode"],
-        "interpolation": config["interpolation"],
-    }
     try:
-        return Recipe.from_dict(keys)
+        return ImageSpec(
+            input_size=tuple(config["input_size"]),
+            mean=tuple(config["mean"]),
+            std=tuple(config["std"]),
+            crop_pct=config["crop_pct"],
+            crop_mode=config["crop_mode"],
+            interpolation=config["interpolation"],
+        )
     except UserError as error:
         raise UserError([f"--model {source}: {problem}" for problem in error.problems]) from error
 
@@ -135,16 +139,16 @@ def _image_recipe(model: nn.Module, source: str) -> Recipe:
 def _from_registry(name: str) -> nn.Module:
     if not timm.is_model(name.partition(".")[0]):
         hint = nearest(name, timm.list_models())
-        raise UserError([f"--model {name}: no such run, and timm has no such model{hint}"])
+        raise UserError(f"--model {name}: there is no such folder, and timm has no such model{hint}")
     try:
         return timm.create_model(name, pretrained=True)
     except Exception as error:  # whatever the Hub's client, the files and the model's constructor raise
         text = " ".join(str(error).split())[:200]
-        raise UserError([f"--model {name}: the weights cannot be loaded: {text}"]) from error
+        raise UserError(f"--model {name}: cannot load its pretrained weights: {text}") from error
 
 
 def _names(sources: Sequence[str]) -> list[str]:
-    """Return a short name for each source: as much of the end of its path as tells it from the others."""
+    """Return a short name per source: the end of its path, as long as needed to be unique."""
     parts = [source.rstrip("/").removeprefix(HUB).removeprefix(FOLDER).split("/") for source in sources]
     parts = [list(Path(source).resolve().parts) if Path(source).is_dir() else p for source, p in zip(sources, parts)]
     names = []

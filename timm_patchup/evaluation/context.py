@@ -1,13 +1,13 @@
-"""What a suite gets to work with: one classifier, the test images, the processes that share them, and the options.
+"""What a suite works with: one classifier, its test images, the processes that share them, and the options.
 
-A suite goes over ``bench.batches(...)`` and adds up with ``bench.total``: every sample counts once, whatever the number
+A suite iterates over ``context.batches(...)`` and sums with ``context.total``: every sample counts once, for any number
 of processes.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -18,24 +18,12 @@ from tqdm import tqdm
 from ..errors import UserError
 from ..runs.metrics import sum_dtype
 from .images import TestImages
-from .subject import Subject
-
-EpsSpace = Literal["pixels", "normalised"]
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a call may choose about the suites."""
-
-    seed: int = 0
-    eps_space: EpsSpace = "pixels"
-    attack_steps: int = 7
-    corrupted: str | None = None
+from .models import EvalModel
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a suite found: single numbers, and lists of numbers for figures."""
+    """What a suite measured: single numbers, and lists of numbers for figures."""
 
     values: dict[str, float | None]
     curves: dict[str, list[float]] = field(default_factory=dict)
@@ -43,46 +31,55 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Bench:
-    """One classifier on the test images."""
+class EvalContext:
+    """One classifier on the test images.
 
-    subject: Subject
+    Attributes:
+        model: the classifier.
+        images: its test images.
+        accelerator: the processes.
+        seed: seed of all random choices.
+        options: values of the suites' options by name, see ``Option``.
+    """
+
+    model: EvalModel
     images: TestImages
     accelerator: Accelerator
-    options: Options
+    seed: int
+    options: Mapping[str, Any]
 
     @property
     def device(self) -> torch.device:
         return self.accelerator.device
 
     def batches(self, title: str) -> Iterator[tuple[Tensor, Tensor, Sequence[int]]]:
-        """Give this process's share: images in [0, 1], labels, and the rows of the samples in their split."""
+        """Yield this process's share: images in [0, 1], labels, and the samples' rows in the split."""
         loader = self.images.loader(rank=self.accelerator.process_index, world_size=self.accelerator.num_processes)
         show = self.accelerator.is_main_process and sys.stderr.isatty()
         for images, labels, rows in tqdm(loader, desc=title, unit="batch", leave=False, disable=not show):
             yield images.to(self.device), labels.to(self.device), rows
 
     def logits(self, images: Tensor) -> Tensor:
-        """Return what the classifier says of images in [0, 1].
+        """Return the logits (B, K) of images in [0, 1].
 
         Raises:
-            UserError: it says what is no number; the class of that would still be counted as right or wrong.
+            UserError: a logit is not finite; its argmax would still count as a right or wrong answer.
         """
-        output: Tensor = self.subject.classifier(images)
+        output: Tensor = self.model.classifier(images)
         if not bool(output.isfinite().all()):
-            raise UserError(f"{self.subject.name} gives logits that are not finite: its weights are damaged")
+            raise UserError(f"{self.model.name} returns logits that are not finite: its weights are damaged")
         return output
 
     def total(self, sums: Tensor) -> Tensor:
-        """Add up over all processes; float64, on the CPU."""
+        """Return the sum over all processes, float64 on the CPU."""
         return self.accelerator.reduce(sums.to(self.device, sum_dtype(self.device)).clone(), "sum").double().cpu()
 
-    def all_of(self, values: list[Any]) -> list[Any]:
-        """Return the values of all processes, one after the other."""
+    def gather(self, values: list[Any]) -> list[Any]:
+        """Return the values of all processes, in the order of the processes."""
         return gather_object(values) if self.accelerator.num_processes > 1 else values
 
-    def count_errors(self, title: str, change: Any) -> tuple[float, int]:
-        """Return the error in percent, and on how many samples, on images that ``change(images, rows)`` gives."""
+    def count_errors(self, title: str, change: Callable[[Tensor, Sequence[int]], Tensor]) -> tuple[float, int]:
+        """Return the error in percent on images altered by ``change(images, rows)``, and the number of samples."""
         sums = torch.zeros(2, dtype=torch.float64)
         with torch.inference_mode():
             for images, labels, rows in self.batches(title):

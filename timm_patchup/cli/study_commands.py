@@ -1,0 +1,111 @@
+"""The commands of a run of a study: training or timing, then evaluation, as words of a command line."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..recipe import load_recipe
+from ..study.definition import Run, Study
+from ..study.options import StudyOptions
+from .recipe_flags import given_keys
+from .train import make_parser
+
+# Flags of the training command that a study sets itself, with what to use instead.
+_RESERVED = {
+    "recipe": "--study",
+    "output": "--output before the --",
+    "experiment": "--study",
+    "seed": "--seeds",
+    "limit": "--limit before the --",
+    "data_dir": "--data-dir before the --",
+    "threads": "--threads before the --",
+    "resume": "nothing: a study always resumes",
+    "overwrite": "another --output",
+    "list_recipes": "scripts/train.py",
+    "show_recipe": "scripts/train.py",
+}
+
+
+def parse_training_flags(words: Sequence[str]) -> dict[str, Any]:
+    """Return the keys of a recipe among more flags of the training command.
+
+    Raises:
+        UserError: a flag that the training command does not know, or that the study sets itself.
+    """
+    parser = make_parser()
+    defaults = vars(parser.parse_args([]))
+    given, unknown = parser.read(words)
+    problems = [f"after --: {problem}" for problem in unknown]
+    for name, instead in _RESERVED.items():
+        if getattr(given, name, None) != defaults.get(name):
+            problems.append(f"--{name.replace('_', '-')} after -- is set by the study: use {instead}")
+    if problems:
+        raise UserError(problems)
+    return given_keys(given)
+
+
+def commands(study: Study, run: Run, options: StudyOptions, extra: Sequence[str] = ()) -> list[list[str]]:
+    """Return the commands of a run in order; the first word of each is ``python``.
+
+    Args:
+        study: the study.
+        run: one of its runs.
+        options: how it is run.
+        extra: more flags of the training command, whose keys are in ``options.overrides``.
+    """
+    own = flags({**run.condition.overrides, "seed": run.seed})
+    shared = [] if options.limit is None else ["--limit", str(options.limit)]
+    shared += [] if options.threads is None else ["--threads", str(options.threads)]
+    shared += data_flags(run, study, options.data_dir)
+    folder = ["--output", options.runs.as_posix(), "--experiment", run.name]
+    name = ["--recipe", run.condition.recipe]
+    module = "timm_patchup.cli.timing" if study.measure == "timing" else "timm_patchup.training"
+    training = ["python", "-m", module, *name, *folder, *shared, *own, *extra, "--resume"]
+    if not study.evaluation:
+        return [training]
+    model = (options.runs / run.name).as_posix()
+    report = ["--output", options.report(run).as_posix()]
+    suites = ["--suite", ",".join(dict.fromkeys(part.suite for part in study.evaluation))]
+    evaluation = ["python", "-m", "timm_patchup.evaluation", "--model", model, *suites, *report, *shared]
+    evaluation += [] if options.corrupted is None else ["--corrupted", options.corrupted]
+    return [training, evaluation]
+
+
+def flags(keys: Mapping[str, Any]) -> list[str]:
+    """Return keys of a recipe as words of a command line."""
+    words = []
+    for name, value in keys.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool) and not name.startswith("mix_"):
+            words.append(flag if value else f"--no-{name.replace('_', '-')}")
+        elif isinstance(value, Mapping):
+            words += [flag, *(f"{key}={item}" for key, item in value.items())]
+        else:
+            items = value if isinstance(value, (list, tuple)) else [value]
+            words += [flag, *("none" if item is None else str(item) for item in items)]
+    return words
+
+
+def data_flags(run: Run, study: Study, data_dir: Path | None) -> list[str]:
+    """Return the flag for the data of a run: a subfolder with the name of the dataset, or the folder itself.
+
+    Raises:
+        UserError: the study needs several datasets and the folder does not have this one.
+    """
+    if data_dir is None or study.measure == "timing":
+        return []
+    name = _data_name(run.condition.recipe)
+    if (data_dir / name).is_dir():
+        return ["--data-dir", (data_dir / name).as_posix()]
+    names = {_data_name(condition.recipe) for condition in study.conditions}
+    if len(names) > 1:
+        expected = ", ".join(sorted(names))
+        raise UserError(f"--data-dir {data_dir}: {study.name} needs the folders {expected} in it; {name} is missing")
+    return ["--data-dir", data_dir.as_posix()]
+
+
+@cache
+def _data_name(recipe: str) -> str:
+    return load_recipe(recipe).dataset.rsplit("/", 1)[-1]

@@ -1,0 +1,124 @@
+"""Magnitude of the features at each site (the paper's figures 6 and 14).
+
+The magnitude of a channel is the mean of |activation| over its map. The magnitudes of an image are sorted in descending
+order, then averaged over the test images. The paper says "sorted in descending value, and averaged over all test
+samples" but not whether a feature is a channel or a single position; we read it as a channel.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...core.layout import FeatureMap
+from ...core.probe import probe
+from ...core.sites import list_sites, resolve_sites
+from ...errors import SiteError, UserError
+from ..context import EvalContext, Measured
+from ..figures import Entries, panel_grid
+from ..recording import recorded
+from ..rows import ResultRow, curves_of
+from ..suite import Suite
+
+
+def settings(context: EvalContext) -> dict[str, Any]:
+    return {"magnitude": "mean of |activation| of each channel, sorted for each image, averaged over images"}
+
+
+def check(context: EvalContext) -> None:
+    """Raise UserError if the model has no sites, or one that returns neither a map nor tokens."""
+    network, name = context.model.network, context.model.name
+    sites = _site_names(network)
+    if not sites:
+        raise UserError(f"suite activations: {name} has no sites; leave the suite out")
+    try:
+        _feature_maps(network, sites, torch.zeros(2, *context.images.spec.input_size))
+    except SiteError as error:
+        raise UserError(f"suite activations: {name}: {error.reason}; leave the suite out") from error
+
+
+def measure(context: EvalContext) -> Measured:
+    """Return the sorted mean magnitudes per site as curves, and their means as values."""
+    network = context.model.network
+    names = _site_names(network)
+    count = torch.zeros(1, dtype=torch.float64)
+    some = context.images.spread(2)[0].to(context.device)  # gives the sizes; a process may have no batch of its own
+    maps = _feature_maps(network, names, some)
+    with torch.inference_mode(), recorded(network, names) as seen:
+        context.logits(some)
+        channels = {name: magnitudes(seen[name].pop(), maps.get(name)).shape[1] for name in names}
+        sums = {name: torch.zeros(channels[name], dtype=torch.float64) for name in names}
+        for images, labels, _ in context.batches("activations"):
+            context.logits(images)
+            for name in names:
+                sizes = magnitudes(seen[name].pop(), maps.get(name)).double().sort(dim=1, descending=True).values
+                sums[name] += sizes.sum(dim=0).cpu()
+            count += len(labels)
+    total = float(context.total(count))
+    curves = {name: (context.total(sums[name]) / total).tolist() for name in names}
+    values: dict[str, float | None] = {name: sum(curve) / len(curve) for name, curve in curves.items()}
+    return Measured(values, curves, count=int(total))
+
+
+def magnitudes(features: Tensor, layout: FeatureMap | None) -> Tensor:
+    """Return the mean of |features| per channel, (B, C), of a map (B, C, H, W) or (B, H, W, C), or of tokens (B, N, C).
+
+    Args:
+        features: the output of a site.
+        layout: of a map; without it a map is (B, C, H, W).
+    """
+    if features.ndim == 3:
+        return features.abs().mean(dim=1)
+    return features.abs().mean(dim=(1, 2) if layout is not None and layout.nhwc else (2, 3))
+
+
+def figure(entries: Entries, rows: Sequence[ResultRow]) -> Any:
+    """Plot the sorted magnitudes, one panel per site and one line per row."""
+    curves = [curves_of(row, entries) for row in rows]
+    sites = list(dict.fromkeys(site for own in curves for site in own))
+    chart, panels = panel_grid(len(sites))
+    for site, axes in zip(sites, panels):
+        for row, own in zip(rows, curves):
+            members = own.get(site, [])
+            if members and len({len(curve) for curve in members}) == 1:
+                axes.plot(np.mean(members, axis=0), label=row.label)
+        axes.set_title(site)
+        axes.set_xlabel("channel, sorted")
+        axes.set_ylabel("mean |activation|")
+        axes.grid(alpha=0.3)
+    panels[0].legend(fontsize="small")
+    return chart
+
+
+def _site_names(network: nn.Module) -> list[str]:
+    return [name for name, module in list_sites(network).items() if module]
+
+
+def _feature_maps(network: nn.Module, names: Sequence[str], images: Tensor) -> dict[str, FeatureMap]:
+    """Return the layout of every site that returns a map; tokens (B, N, C) have only one layout.
+
+    Raises:
+        SiteError: a site does not run exactly once, or returns neither.
+    """
+    with torch.inference_mode(), recorded(network, names) as seen:
+        network(images)
+    maps = [site for site in resolve_sites(network, names) if not _is_tokens(seen[site.name])]
+    return probe(network, maps, images)
+
+
+def _is_tokens(outputs: Sequence[object]) -> bool:
+    return len(outputs) == 1 and isinstance(outputs[0], Tensor) and outputs[0].ndim == 3
+
+
+SUITE = Suite(
+    name="activations",
+    title="Activations",
+    unit="mean magnitude at each site",
+    measure=measure,
+    settings=settings,
+    digits=4,
+    figure=figure,
+    check=check,
+)

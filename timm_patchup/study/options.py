@@ -1,0 +1,58 @@
+"""How a study is run: its folders, and the recipe of each of its runs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..data.source import name_of
+from ..recipe import Recipe, load_recipe
+from .definition import Run
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """How the runs of a study are made.
+
+    Attributes:
+        folder: the folder of the study.
+        limit: number of samples per split, None for all.
+        data_dir: folder of local data, None for the Hub.
+        threads: threads per run, None for the default of the training command.
+        overrides: keys of a recipe that the user gave for all runs.
+        corrupted: dataset of corrupted test images, None to make them on the fly.
+    """
+
+    folder: Path
+    limit: int | None = None
+    data_dir: Path | None = None
+    threads: int | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    corrupted: str | None = None
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
+    @property
+    def reports(self) -> Path:
+        """The folder of the reports, one per set of corrupted images, so that none is mistaken for another."""
+        name = "" if self.corrupted is None else f"_{name_of(self.corrupted).replace('/', '_')}"
+        return self.folder / f"reports{name}"
+
+    def report(self, run: Run) -> Path:
+        return self.reports / run.name
+
+    def log(self, run: Run) -> Path:
+        return self.folder / "logs" / f"{run.name}.log"
+
+
+def run_keys(run: Run, options: StudyOptions) -> dict[str, Any]:
+    """Return the keys that override those of the run's recipe; those of the user override those of the study."""
+    limit = {} if options.limit is None else {"limit": options.limit}
+    return {**run.condition.overrides, "seed": run.seed, **limit, **options.overrides}
+
+
+def run_recipe(run: Run, options: StudyOptions) -> Recipe:
+    """Return the recipe of a run; raise UserError if there is none."""
+    return load_recipe(run.condition.recipe, run_keys(run, options))
