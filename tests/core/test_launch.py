@@ -102,7 +102,9 @@ def test_two_processes(train_script: Path, tmp_path: Path, launcher: str) -> Non
         ),
     ],
 )
-def test_bad_calls_end_in_one_line_per_problem(train_script: Path, tmp_path: Path, flags: list[str], message: str) -> None:
+def test_bad_calls_end_in_one_line_per_problem(
+    train_script: Path, tmp_path: Path, flags: list[str], message: str
+) -> None:
     done = launch(train_script, "--output", tmp_path / "a", *flags)
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if line.startswith("timm-patchup: ")]

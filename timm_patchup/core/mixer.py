@@ -134,7 +134,8 @@ class Mixer:
             draw = self._make_draw(x, own)
         else:
             draw.check(len(x), [site.name for site in self.sites])
-            draw = replace(draw, layouts=self._maps_for(x)[draw.site] if draw.site else ())
+            layouts = self._maps_for(x)[draw.site] if draw.site else ()
+            draw = draw if draw.layouts == layouts else replace(draw, layouts=layouts)
         changed, mixed = None, own
         if draw.mixes:
             changed, mixed = mix_targets(own, draw.partner, kept=draw.kept, lam=draw.lam)

@@ -168,8 +168,9 @@ def _named_sites(model: nn.Module) -> list[Site]:
 def _listed(model: nn.Module) -> list[tuple[str, int | None]]:
     """Return module name and number of channels of every entry of the model's feature_info."""
     entries = getattr(model, "feature_info", None) or []
-    # ConViT lists its head, with a reduction of 0.
-    return [(str(entry["module"]), entry.get("num_chs")) for entry in entries if entry.get("reduction") != 0]
+    # ConViT lists its head, with a reduction of 0; CrossViT lists its blocks once per branch.
+    listed = [(str(entry["module"]), entry.get("num_chs")) for entry in entries if entry.get("reduction") != 0]
+    return list({name: (name, channels) for name, channels in reversed(listed)}.values())[::-1]
 
 
 def _has_one_resolution(model: nn.Module) -> bool:
