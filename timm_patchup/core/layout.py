@@ -84,6 +84,11 @@ class FeatureMap:
         return tokens.contiguous()
 
 
+def widest_of(layouts: Sequence[FeatureMap]) -> FeatureMap:
+    """Return the map with the most features: masks are drawn for it and fitted to the others."""
+    return max(layouts, key=lambda layout: layout.size)
+
+
 def is_features(part: object) -> bool:
     """Whether a part of an output holds features: sizes, positions and masks do not."""
     return isinstance(part, Tensor) and part.is_floating_point()

@@ -14,14 +14,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..errors import SiteError
+from ..errors import SiteError, UserError
 from . import sampling
 from .batch import check_batch, own_target
 from .criterion import Criterion, cross_entropy, for_soft_targets, is_affine, refuse_double_smoothing, takes_indices
 from .functional import mix_targets, patchup_loss
 from .hooks import Armed, attach, refuse_wrapped
-from .layout import FeatureMap
-from .method import INPUT, Change, Draw, Method, Place, make_method
+from .layout import FeatureMap, widest_of
+from .method import INPUT, Change, Draw, Erase, Method, Mix, Place, make_method
 from .probe import probe, saliency
 from .seeding import Stream
 from .settings import check_value
@@ -135,6 +135,7 @@ class Mixer:
         else:
             draw.check(len(x), [site.name for site in self.sites])
             layouts = self._maps_for(x)[draw.site] if draw.site else ()
+            _check_mask_fits(draw, layouts)
             draw = draw if draw.layouts == layouts else replace(draw, layouts=layouts)
         changed, mixed = None, own
         if draw.mixes:
@@ -253,7 +254,7 @@ class Mixer:
         site = self.sites[sampling.integer(len(self.sites), generator)].name
         partner = torch.randperm(len(x), generator=generator).to(x.device, non_blocking=True)
         layouts = maps[site]
-        widest = max(layouts, key=lambda layout: layout.size)
+        widest = widest_of(layouts)
         place = Place(
             site=site,
             sites=tuple(site.name for site in self.sites),
@@ -355,6 +356,20 @@ def create_mixer(
     """
     method = make_method(name, **settings)
     return Mixer(model, method, num_classes=num_classes, label_smoothing=label_smoothing, seed=seed)
+
+
+def _check_mask_fits(draw: Draw, layouts: tuple[FeatureMap, ...]) -> None:
+    """Raise UserError if a draw to replay was made for features of another size, which would be mixed elsewhere."""
+    if not isinstance(draw.change, (Mix, Erase)):
+        return
+    widest = widest_of(layouts)
+    needed = (widest.channels, widest.height, widest.width)
+    given = tuple(draw.change.changed.shape[1:])
+    if len(given) != 3 or any(size not in (1, wanted) for size, wanted in zip(given, needed)):
+        raise UserError(
+            f"draw.changed has masks of {given}, but site {draw.site!r} has features of {needed} (C, H, W) for these "
+            f"images: replay a draw with images of the size it was made for"
+        )
 
 
 def _no_draw(x: Tensor) -> Draw:
