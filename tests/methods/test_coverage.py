@@ -85,8 +85,8 @@ def test_warning_names_site_and_remedy_and_appears_once() -> None:
     (text,) = train(model, mix, steps=5)
     assert text == (
         "PatchUp alters nearly all features at site 'stage1': blocks of 7 on a map of 4 x 4. A batch whose features "
-        "are all swapped is only a batch in another order: give the site a smaller block_size, leave it out of sites, or "
-        "set coverage='exact'"
+        "are all swapped is only a batch in another order: give the site a smaller block_size, leave it out of sites, "
+        "or set coverage='exact'"
     )
 
 
