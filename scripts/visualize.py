@@ -30,6 +30,7 @@ from torchvision.transforms import v2
 
 from timm_patchup import PatchUp
 from timm_patchup.cli.command import Parser
+from timm_patchup.core.layout import features_in
 from timm_patchup.core.method import INPUT
 from timm_patchup.core.probe import probe
 from timm_patchup.core.settings import check_value
@@ -123,7 +124,9 @@ def recorded(model: nn.Module, site: Site, seed: int) -> Iterator[Callable[[Tens
     if site.name == INPUT:
         handle = model.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
     else:
-        handle = site_module(model, site).register_forward_hook(lambda module, args, output: seen.append(output))
+        handle = site_module(model, site).register_forward_hook(
+            lambda module, args, output: seen.append(features_in(output)[0])
+        )
 
     def run(x: Tensor) -> Tensor:
         torch.manual_seed(seed)  # dropout, if a model has it, must not differ between the runs
@@ -153,15 +156,17 @@ def make_row(model: nn.Module, x: Tensor, site_name: str, args: argparse.Namespa
             altered, target = mix(x, y, draw=replace(draw, change=replace(draw.change, lam=lam)))
             mixed[mode] = run(altered), lam, float(target[0, 0])
     mix.detach()
-    layout = probe(model, [site], x)[site.name]
+    layout = probe(model, [site], x)[site.name][0]
     channel = None if site.name == INPUT else choose_channel(layout.to_nchw(clean), args.channel, site.name)
 
-    def view(features: Tensor) -> np.ndarray:
-        maps = layout.to_nchw(features)
+    def view(maps: Tensor) -> np.ndarray:
         return (maps.mean(1) if channel is None else maps[:, channel]).numpy()
 
-    results = {mode: Result(view(features)[0], lam, label) for mode, (features, lam, label) in mixed.items()}
-    return SiteRow(site.name, channel, view(clean), view(draw.changed.float())[0] > 0, float(draw.kept), results)
+    results = {
+        mode: Result(view(layout.to_nchw(features))[0], lam, label) for mode, (features, lam, label) in mixed.items()
+    }
+    changed = view(layout.fit(draw.changed).float())[0] > 0
+    return SiteRow(site.name, channel, view(layout.to_nchw(clean)), changed, float(draw.kept), results)
 
 
 def choose_channel(features: Tensor, channel: int | Literal["auto"], site: str) -> int:

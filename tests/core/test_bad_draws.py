@@ -1,6 +1,7 @@
 """A draw that contradicts itself, is never applied or meets another batch raises; the mixer still works afterwards."""
 
 import copy
+import re
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -106,6 +107,44 @@ def test_replayed_draw_of_wrong_types_names_the_field(
     draw = Draw("stage1", PARTNER, Mix(MASK))
     with pytest.raises((ValueError, TypeError), match=message):
         mix(images, labels, draw=replace(draw, **wrong))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("site", ["input", "stage1"])
+@pytest.mark.parametrize("erases", [False, True])
+def test_draw_made_for_images_of_another_size(site: str, erases: bool, model: nn.Module, labels: Tensor) -> None:
+    """Fitted to the new size, its blocks would have another size and place, and p_u would be another."""
+    mix = PatchUp(model, prob=1.0, sites=[site])
+    small, large = torch.randn(4, 3, 64, 48), torch.randn(4, 3, 96, 64)
+    x, _ = mix(small, labels)
+    model(x)
+    assert mix.draw is not None
+    assert mix.draw.changed is not None
+    draw = replace(mix.draw, change=Erase(mix.draw.changed, torch.ones(()))) if erases else mix.draw
+    given, needed = ("(1, 64, 48)", "(3, 96, 64)") if site == "input" else ("(32, 16, 12)", "(32, 24, 16)")
+    message = (
+        f"draw.changed has masks of {given}, but site {site!r} has features of {needed} (C, H, W) for these images"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}: replay a draw with images of the size"):
+        mix(large, labels, draw=draw)
+    mix(small, labels, draw=draw)
+
+
+@pytest.mark.parametrize("shape", [(1, 32, 16), (1, 31, 16, 12), (1, 32, 16, 24), (4, 1, 8, 6)])
+def test_masks_of_another_shape(shape: tuple[int, ...], model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    mix = PatchUp(model, prob=1.0, sites=["stage1"])
+    with pytest.raises(ValueError, match=r"^draw.changed has masks of \(.*\), but site 'stage1' has features of"):
+        mix(images, labels, draw=Draw("stage1", PARTNER, Mix(torch.ones(shape, dtype=torch.bool))))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 1, 16, 12), (4, 32, 16, 12), (1, 32, 1, 12)])
+def test_masks_that_broadcast_are_replayed(
+    shape: tuple[int, ...], model: nn.Module, images: Tensor, labels: Tensor
+) -> None:
+    mix = PatchUp(model, prob=1.0, sites=["stage1"])
+    x, target = mix(images, labels, draw=Draw("stage1", PARTNER, Mix(torch.ones(shape, dtype=torch.bool))))
+    mix.loss(model(x), target).backward()
+    assert mix.draw is not None
+    assert mix.draw.kept.max() == 0.0
 
 
 def test_share_of_a_draw_is_that_of_its_mask() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tests.support.expectations import hook_count
 from timm_patchup import PatchUp
+from timm_patchup.errors import SiteError
 
 
 def plain_net() -> nn.Module:
@@ -49,11 +50,43 @@ def test_model_without_sites() -> None:
         PatchUp(plain_net())
 
 
-def test_site_that_gives_no_map(make_model: Callable[..., nn.Module], labels: Tensor) -> None:
-    model = make_model("test_vit", img_size=64)
+def test_site_that_gives_no_map(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    mix = PatchUp(model, prob=1.0, sites=["fc"])
+    with pytest.raises(
+        ValueError, match=r"^site 'fc' \(module 'fc' of .*\) gives a tensor \(B, 10\), mixing needs maps"
+    ):
+        mix(images, labels)
+    assert hook_count(model) == 0
+
+
+@pytest.mark.parametrize("name", ["test_vit", "eva02_tiny_patch14_224", "naflexvit_base_patch16_gap"])
+def test_patch_dropout_has_no_grid(name: str) -> None:
+    """Which patches are left differs between samples, so no feature of one has a place in another."""
+    size = {} if "naflex" in name else {"img_size": 112}
+    model = timm.create_model(name, num_classes=10, depth=2, patch_drop_rate=0.5, **size).train()
     mix = PatchUp(model, prob=1.0, sites=["stage1"])
-    with pytest.raises(ValueError, match=r"site 'stage1' \(module 'blocks.0' of .*\) gives tokens \(B, N, C\)"):
-        mix(torch.randn(4, 3, 64, 64), labels)
+    message = (
+        r"^site 'stage1' \(module 'blocks.0' of \w+ \(\w+\)\) gives tokens of which training drops some, others for "
+        r"each sample: make the model without patch dropout\. Give sites=\['input'\], which can be mixed, or name "
+        r"other modules$"
+    )
+    with pytest.raises(SiteError, match=message):
+        mix(torch.randn(2, 3, 112, 112), torch.tensor([1, 2]))
+    assert hook_count(model) == 0
+    # Before any patch is dropped there is a grid.
+    mix = PatchUp(model, prob=1.0, sites=["stem"])
+    mixed, target = mix(torch.randn(2, 3, 112, 112), torch.tensor([1, 2]))
+    mix.loss(model(mixed), target).backward()
+
+
+def test_inside_blocks_of_hiera_the_order_of_tokens_is_unknown() -> None:
+    small = {"img_size": 64, "stages": (1, 1, 1, 1), "embed_dim": 24}
+    model = timm.create_model("hiera_tiny_224", num_classes=10, **small).train()
+    mix = PatchUp(model, prob=1.0, sites=["blocks.1.norm2"])
+    with pytest.raises(
+        SiteError, match=r"gives tokens in an order that is only known after whole blocks\. Give sites="
+    ):
+        mix(torch.randn(2, 3, 64, 64), torch.tensor([1, 2]))
 
 
 def assert_refused(wrapped: nn.Module, message: str, **settings: object) -> None:
@@ -109,12 +142,13 @@ def test_detached_mixer(model: nn.Module, images: Tensor, labels: Tensor) -> Non
 
 
 def test_model_without_maps_fails_at_its_first_batch_and_is_free_again() -> None:
-    model = timm.create_model("test_vit", num_classes=10)
+    model = timm.create_model("test_vit", num_classes=10, patch_drop_rate=0.25)
     x, y = torch.randn(2, 3, 160, 160), torch.tensor([1, 2])
     for seed in range(8):  # whatever is drawn first, even nothing or the input
         mix = PatchUp(model, prob=0.5, seed=seed)
         with pytest.raises(
-            ValueError, match=r"gives tokens \(B, N, C\).*sites=\['input', 'stem'\], which can be mixed"
+            ValueError,
+            match=r"gives tokens of which training drops some.*sites=\['input', 'stem'\], which can be mixed",
         ):
             mix(x, y)
     mix = PatchUp(model, prob=1.0, sites=["input"])

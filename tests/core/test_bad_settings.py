@@ -59,7 +59,7 @@ def test_alpha_not_above_zero(value: float, model: nn.Module) -> None:
 
 
 def test_alpha_is_no_setting_of_hard_patchup(model: nn.Module) -> None:
-    known = "block_size, gamma, input_mask, mask, objective, prob, sites"
+    known = "block_size, coverage, gamma, input_mask, mask, objective, prob, sites"
     with pytest.raises(ValueError, match=f"^unknown setting of hard_patchup 'alpha': choose from {known}"):
         PatchUp(model, alpha=2.0)
 
@@ -94,7 +94,7 @@ def test_unknown_method_names_the_nearest(model: nn.Module) -> None:
 
 
 def test_unknown_setting_names_the_nearest(model: nn.Module) -> None:
-    known = "block_size, gamma, input_mask, mask, objective, prob, sites"
+    known = "block_size, coverage, gamma, input_mask, mask, objective, prob, sites"
     message = f"^unknown setting of hard_patchup 'gama': choose from {known}; did you mean gamma or mask\\?$"
     with pytest.raises(ValueError, match=message):
         create_mixer("hard_patchup", model, gama=0.4)

@@ -3,6 +3,7 @@
 import copy
 
 import pytest
+import timm
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -34,6 +35,37 @@ def test_compile_makes_one_graph_per_site_and_one_for_off(mode: str) -> None:
         model.eval()
         compiled(x)
     assert counter.frame_count == len(seen) + 1, "one more graph for eval, whatever is armed"
+
+
+TOKENS_AND_TUPLES = {
+    "test_vit": {"img_size": 64},
+    "pit_ti_224": {"img_size": 64, "depth": (1, 1, 1)},
+}
+
+
+@pytest.mark.parametrize("mode", ["hard", "soft"])
+@pytest.mark.parametrize("name", TOKENS_AND_TUPLES)
+def test_tokens_and_several_tensors_make_one_graph_per_site_too(name: str, mode: str) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = timm.create_model(name, num_classes=10, **TOKENS_AND_TUPLES[name])
+    twin = copy.deepcopy(model)
+    mix = PatchUp(model, mode=mode, prob=0.8, seed=3, block_size=2)
+    twin_mix = PatchUp(twin, mode=mode, prob=0.8, seed=3, block_size=2)
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    seen: set[str | None] = set()
+    for x, y in batches(40):
+        mixed, target = mix(x, y)
+        output = compiled(mixed)
+        mix.loss(output, target).backward()
+        mixed, target = twin_mix(x, y)
+        torch.testing.assert_close(output, twin(mixed), rtol=1e-4, atol=1e-5)
+        seen.add(None if mix.draw.site == "input" else mix.draw.site)
+        assert counter.frame_count == len(seen)
+        if seen == {*HIDDEN, None}:
+            break
+    assert seen == {*HIDDEN, None}
 
 
 @pytest.mark.parametrize("mode", ["hard", "soft"])

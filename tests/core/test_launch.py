@@ -91,7 +91,7 @@ def test_two_processes(train_script: Path, tmp_path: Path, launcher: str) -> Non
         (["--mix", "hard_patchup", "--mix-gamma", "2"], "mix_gamma must be a number in [0, 1], got 2"),
         (["--mix", "hard_patchup", "--mix-gamma", "much"], "mix_gamma must be a number in [0, 1], got 'much'"),
         (["--mix", "hard_patchup", "--mix-sites", "stagee1"], "unknown site 'stagee1'"),
-        (["--mix", "hard_patchup", "--model", "test_vit"], "gives tokens (B, N, C)"),
+        (["--mix", "hard_patchup", "--mix-sites", "stem", "fc"], "gives a tensor (B, 10), mixing needs maps"),
         (["--mix", "hard_patchup", "--kd-model-name", "resnet18"], "--kd-model-name cannot be combined"),
         (["--mix", "hard_patchup", "--mixup-off-epoch", "3"], "--mixup-off-epoch cannot be combined"),
         (["--mix", "none", "--mix-gamma", "0.5"], "mix_gamma is not a setting of none; it has none"),

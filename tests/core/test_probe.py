@@ -46,7 +46,8 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 def probed(model: nn.Module, height: int, width: int, *, channels: int | None = None) -> FeatureMap:
-    return probe(model, [Site("here", "shape", channels)], torch.zeros(1, 3, height, width))["here"]
+    (layout,) = probe(model, [Site("here", "shape", channels)], torch.zeros(1, 3, height, width))["here"]
+    return layout
 
 
 # Sizes of images whose maps are cubes, have sides that fit either way, or are plain.
@@ -72,13 +73,13 @@ def test_layouts_of_cubes_in_timm(
 ) -> None:
     model = make_model(name)
     found = probe(model, resolve_sites(model, ["stem"]), torch.zeros(1, 3, size, size))
-    assert found["stem"] == FeatureMap(side, side, side, nhwc)
+    assert found["stem"] == (FeatureMap(side, side, side, nhwc),)
 
 
 def test_layout_does_not_depend_on_the_batch() -> None:
     net = Net(8, channels_last)
     for x in (torch.zeros(1, 3, 64, 64), torch.full((2, 3, 64, 64), float("nan")), torch.ones(3, 3, 64, 64)):
-        assert probe(net, [Site("here", "shape")], x)["here"] == FeatureMap(8, 8, 8, nhwc=True)
+        assert probe(net, [Site("here", "shape")], x)["here"] == (FeatureMap(8, 8, 8, nhwc=True),)
 
 
 def test_wrong_number_of_channels_is_not_believed() -> None:
@@ -87,10 +88,10 @@ def test_wrong_number_of_channels_is_not_believed() -> None:
 
 def test_probe_finds_the_default_sites(model: nn.Module, images: Tensor) -> None:
     assert probe(model, resolve_sites(model, None), images) == {
-        "input": FeatureMap(3, 64, 48),
-        "stem": FeatureMap(32, 32, 24),
-        "stage1": FeatureMap(32, 16, 12),
-        "stage2": FeatureMap(48, 8, 6),
+        "input": (FeatureMap(3, 64, 48),),
+        "stem": (FeatureMap(32, 32, 24),),
+        "stage1": (FeatureMap(32, 16, 12),),
+        "stage2": (FeatureMap(48, 8, 6),),
     }
 
 
@@ -99,8 +100,9 @@ def test_sides_that_are_rounded_keep_their_map(model: nn.Module, size: tuple[int
     """In a wide image, one row more or less is worth many columns."""
     maps = probe(model, resolve_sites(model, None), torch.zeros(1, 3, *size))
     for name in ("stem", "stage1", "stage2"):
-        assert not maps[name].nhwc
-        assert (maps[name].height < maps[name].width) == (size[0] < size[1])
+        (layout,) = maps[name]
+        assert not layout.nhwc
+        assert (layout.height < layout.width) == (size[0] < size[1])
 
 
 def test_one_mixer_takes_images_of_two_sizes(model: nn.Module) -> None:
@@ -115,7 +117,7 @@ def test_one_mixer_takes_images_of_two_sizes(model: nn.Module) -> None:
 
 def test_probe_of_a_model_in_half_precision(model: nn.Module, images: Tensor) -> None:
     found = probe(model.bfloat16(), resolve_sites(model, ["stem"]), images)
-    assert found["stem"] == FeatureMap(32, 32, 24)
+    assert found["stem"] == (FeatureMap(32, 32, 24),)
 
 
 def test_probe_of_a_model_compiled_in_place(model: nn.Module, images: Tensor) -> None:
@@ -123,15 +125,17 @@ def test_probe_of_a_model_compiled_in_place(model: nn.Module, images: Tensor) ->
     model.compile(backend="eager")
     with torch.no_grad():
         model.eval()(images[:2])  # a graph without hooks that would fit a probe, too
-    assert probe(model, resolve_sites(model, ["stem"]), images)["stem"] == FeatureMap(32, 32, 24)
+    assert probe(model, resolve_sites(model, ["stem"]), images)["stem"] == (FeatureMap(32, 32, 24),)
 
 
 @pytest.mark.parametrize(
     ("give", "told"),
     [
-        (lambda x: x.flatten(2).mT, "tokens (B, N, C) = (B, 64, 5)"),
-        (lambda x: (x, x[..., 0]), "a tuple of 2: (B, 5, 8, 8), (B, 5, 8)"),
-        (lambda x: [x, x, 3], "a list of 3: (B, 5, 8, 8), (B, 5, 8, 8), int"),
+        (lambda x: x.flatten(2).mT[:, :40], "tokens (B, N, C) = (B, 40, 5)"),
+        (lambda x: (x, x[..., 0, 0]), "a tuple of 2: (B, 5, 8, 8), (B, 5)"),
+        (lambda x: [x, x[:, :, :3], 3], "a list of 3: (B, 5, 8, 8), (B, 5, 3, 8), int"),
+        (lambda x: (x.argmax(1), 3), "a tuple of 2: (B, 8, 8), int"),
+        (lambda x: [], "a list of 0: "),
         (lambda x: {"x": x}, "a dict"),
         (lambda x: x.mean((2, 3)), "a tensor (B, 5)"),
         (lambda x: x[:, :, :3], "a tensor (B, 5, 3, 8)"),
@@ -139,7 +143,8 @@ def test_probe_of_a_model_compiled_in_place(model: nn.Module, images: Tensor) ->
 )
 def test_site_that_gives_no_map(give: Callable[[Tensor], object], told: str) -> None:
     message = (
-        f"site 'here' (module 'shape' of Net) gives {told}, mixing needs one map (B, C, H, W) or (B, H, W, C). "
+        f"site 'here' (module 'shape' of Net) gives {told}, mixing needs maps (B, C, H, W) or (B, H, W, C), or "
+        f"tokens of a grid. "
         f"Give sites=['input'], which can be mixed, or name other modules"
     )
     with pytest.raises(SiteError, match=f"^{re.escape(message)}$") as caught:
@@ -159,7 +164,7 @@ def test_site_that_does_not_run_exactly_once(calls: int, told: str) -> None:
 
 
 def test_error_offers_the_sites_that_give_maps() -> None:
-    net = Net(5, lambda x: [x])
+    net = Net(5, lambda x: {"x": x})
     sites = [Site("a", "features.0"), Site("b", "shape"), Site("c", "features"), Site("d", "head")]
     with pytest.raises(
         SiteError, match=r"^site 'b' .*\. Give sites=\['input', 'a', 'c'\], which can be mixed"

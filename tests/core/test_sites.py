@@ -141,8 +141,18 @@ NAMES = {
     "tresnet_m": {"stem": "body.conv1", **stages("body.layer{}", 1, 2, 3, 4)},
     "visformer_tiny": {"stem": "stem", **stages("stage{}", 1, 2, 3)},
     "convmixer_768_32": {"stem": "stem", **stages("blocks.{}", *range(32))},
-    "qwen3_vit_88m": stages("encoder.blocks.{}", *range(12)),
-    "coat_tiny": {},
+    "qwen3_vit_88m": {"stem": "encoder.patch_embed", **stages("encoder.blocks.{}", 2, 5, 8, 11)},
+    "coat_tiny": {"stem": "patch_embed1", **stages("serial_blocks{}.1", 1, 2)},
+    "vit_tiny_patch16_224": {"stem": "patch_embed", **stages("blocks.{}", 2, 5, 8, 11)},
+    "hiera_tiny_224": {"stem": "patch_embed", **stages("blocks.{}", 0, 2, 9, 11)},
+    "crossvit_tiny_240": stages("blocks.{}", 0, 1, 2),
+    "tnt_s_patch16_224": {"stem": "pixel_embed", **stages("blocks.{}", 2, 5, 8, 11)},
+    "pit_ti_224": {"stem": "patch_embed", **stages("transformers.{}", 0, 1, 2)},
+    "efficientvim_m1": {"stem": "patch_embed", "stage1": "stages.0"},
+    "twins_svt_small": {
+        "stem": "patch_embeds.0",
+        **{f"stage{i + 1}": f"blocks.{i}.{last}" for i, last in enumerate((1, 1, 9, 3))},
+    },
 }
 
 

@@ -188,10 +188,11 @@ def test_activations_by_hooks_by_hand(context: EvalContext) -> None:
 
 def test_activations_of_tokens_and_of_channels_last() -> None:
     features = torch.rand(2, 5, 4, 3)
-    tokens = activations.magnitudes(features.flatten(1, 2), None)
+    with_class_token = torch.cat([torch.rand(2, 1, 3), features.flatten(1, 2)], dim=1)
+    tokens = activations.magnitudes(with_class_token, activations.FeatureMap(3, 5, 4, prefix=1))
     nhwc = activations.magnitudes(features, activations.FeatureMap(3, 5, 4, nhwc=True))
     assert torch.allclose(tokens, nhwc)
-    assert torch.allclose(activations.magnitudes(features.permute(0, 3, 1, 2), None), nhwc)
+    assert torch.allclose(activations.magnitudes(features.permute(0, 3, 1, 2), activations.FeatureMap(3, 5, 4)), nhwc)
 
 
 def test_activations_of_a_vision_transformer(context: EvalContext) -> None:
@@ -279,7 +280,7 @@ def test_activations_need_maps_or_tokens(context: EvalContext) -> None:
     check_activations(context, Staged(lambda x: x + 1))
     check_activations(context, Staged(lambda x: x.flatten(2).transpose(1, 2)))
     for network, reason in (
-        (Staged(lambda x: (x, x)), "gives a tuple of 2: "),
+        (Staged(lambda x: (x, x.mean((1, 2, 3)))), "gives a tuple of 2: "),
         (Staged(lambda x: x.mean((2, 3))), r"gives a tensor \(B, 3\)"),
         (Staged(lambda x: x.flatten(2), calls=2), "is called 2 times in a forward pass"),
     ):

@@ -125,11 +125,13 @@ def assert_nhwc_site_is_mixed(model: nn.Module, site: str, mode: str, labels: Te
     x, _ = mix(images, labels)
     model(x)
     clean(images)
-    changed, features = mask_of(mix), unaltered[-1]
-    assert changed.shape == (1, *features.shape[1:])
-    expected = expected_mix(features, drawn(mix), drawn(mix).lam if mode == "soft" else None)
-    torch.testing.assert_close(altered[-1].double(), expected, rtol=1e-5, atol=1e-5)
-    planes = changed[0].permute(2, 0, 1).tolist()  # (H, W, C): a plane per channel
+    changed, (before, after) = mask_of(mix), (seen[-1].permute(0, 3, 1, 2) for seen in (unaltered, altered))
+    assert changed.shape == (1, *before.shape[1:]), "(1, C, H, W), however the model keeps its features"
+    expected = expected_mix(before, drawn(mix), drawn(mix).lam if mode == "soft" else None)
+    torch.testing.assert_close(after.double(), expected, rtol=1e-5, atol=1e-5)
+    (mask,) = drawn(mix).masks()
+    assert torch.equal(mask, changed.permute(0, 2, 3, 1))
+    planes = changed[0].tolist()
     assert all(oracle.is_made_of_blocks(plane, 3) for plane in planes)
     assert len({str(plane) for plane in planes}) > 1  # independent between channels
 

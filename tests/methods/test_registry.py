@@ -41,7 +41,14 @@ def test_kinds_of_methods_are_found() -> None:
     assert not {"cutmix", "cutout", "mixup", "none", "puzzle_mix"} & set(WITH_SITES), "old runs store no such key"
 
 
-COMMON = {"block_size": 7, "sites": None, "mask": "batch", "input_mask": "rectangle", "objective": "paper"}
+COMMON = {
+    "block_size": 7,
+    "coverage": "paper",
+    "sites": None,
+    "mask": "batch",
+    "input_mask": "rectangle",
+    "objective": "paper",
+}
 DEFAULTS: dict[str, dict[str, Any]] = {
     "hard_patchup": {"prob": 0.7, "gamma": 0.5} | COMMON,
     "soft_patchup": {"prob": 1.0, "gamma": 0.75, "alpha": 2.0} | COMMON,

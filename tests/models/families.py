@@ -17,11 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.paths import ROOT
-from timm_patchup import PatchUp, list_sites
-from timm_patchup.core.layout import is_tokens, probe_images
+from timm_patchup import PatchUp
+from timm_patchup.core.layout import FeatureMap
 from timm_patchup.core.method import INPUT
-from timm_patchup.core.probe import outputs_at, probe
-from timm_patchup.core.sites import Site
+from timm_patchup.core.probe import probe
 from timm_patchup.errors import SiteError, UserError
 
 NUM_CLASSES = 10
@@ -31,8 +30,9 @@ SMALL = 64
 SMALL_NAMES = ("test_", "atto", "femto", "pico", "nano", "xx", "tiny", "micro", "small", "_050", "_s")
 PAGE = ROOT / "timm_patchup" / "methods" / "README.md"
 BEGIN, END = "<!-- reach:begin -->", "<!-- reach:end -->"
-# What a model can give instead of maps.
-INSTEAD = ("tokens", "several tensors", "no named stages", "something else")
+# What the sites of a model can give, and what is told of one that cannot be mixed inside.
+KINDS = ("NCHW", "NHWC", "tokens", "several tensors")
+INSTEAD = ("no named stages", "something else")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Outcome:
     """What the default sites of a family's model give.
 
     Attributes:
-        gives: ``"NCHW"``, ``"NHWC"`` or both; one of ``INSTEAD`` if the model cannot be mixed inside.
+        gives: one or more of ``KINDS``; one of ``INSTEAD`` if the model cannot be mixed inside.
         sites: the sites that can be mixed.
         error: the message if the default sites cannot be used, else None.
     """
@@ -68,7 +68,7 @@ KNOWN = {
     "convmixer": Trial("convmixer_1024_20_ks9_p14", {}, 56),
     "davit": Trial("davit_tiny", {"depths": _FLAT, "embed_dims": (16, 32, 64, 128), "num_heads": (1, 1, 2, 2)}),
     "deepseek_vit": Trial("deepseek_vit_412m", _TINY_VIT, 126),
-    "gemma4_vit": Trial("gemma4_vit_167m", {"depth": 1}, 96),
+    "gemma4_vit": Trial("gemma4_vit_167m", {"depth": 2}, 96),
     "hiera": Trial("hiera_tiny_224", {"stages": _FLAT, "embed_dim": 24, "img_size": SMALL}),
     "inception_resnet_v2": Trial("inception_resnet_v2", {}, 80),
     "inception_v3": Trial("inception_v3", {}, 80),
@@ -148,21 +148,20 @@ def outcome(family: str) -> Outcome:
     try:
         maps = probe(model, PatchUp(model).sites, images(trial))
     except SiteError as error:
-        return Outcome(_instead(trial, model, error.site), error.usable, str(error))
+        return Outcome("something else", error.usable, str(error))
     except UserError as error:
         return Outcome("no named stages", (INPUT,), str(error))
-    layouts = {"NHWC" if layout.nhwc else "NCHW" for name, layout in maps.items() if name != INPUT}
-    return Outcome(" and ".join(sorted(layouts)), tuple(maps))
+    kinds = {_kind(layouts) for name, layouts in maps.items() if name != INPUT}
+    return Outcome(" and ".join(kind for kind in KINDS if kind in kinds), tuple(maps))
 
 
-def _instead(trial: Trial, model: nn.Module, site: str) -> str:
-    """Return what a site gives that is no map."""
-    (outputs,) = outputs_at(model, [Site(site, list_sites(model)[site])], probe_images(images(trial)))
-    if len(outputs) != 1:
-        return "something else"
-    if is_tokens(outputs[0]):
+def _kind(layouts: tuple[FeatureMap, ...]) -> str:
+    """Return which of ``KINDS`` a site gives."""
+    if len(layouts) > 1:
+        return "several tensors"
+    if layouts[0].prefix is not None:
         return "tokens"
-    return "several tensors" if isinstance(outputs[0], (tuple, list)) else "something else"
+    return "NHWC" if layouts[0].nhwc else "NCHW"
 
 
 @dataclass(frozen=True)
@@ -219,6 +218,8 @@ def render_table() -> str:
 
 
 def headline(release: str, tried: int, trained: int) -> str:
+    if trained == tried:
+        return f"timm {release}: {tried} families tried, all train with `sites=None`."
     return (
         f"timm {release}: {tried} families tried, {trained} train with `sites=None`, {tried - trained} end in an error "
         f"that states what the model gives and which sites to name instead."

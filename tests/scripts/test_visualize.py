@@ -63,6 +63,12 @@ def test_row_of_a_model_with_channels_last(script: ModuleType) -> None:
     check_row(row, 0.25)
 
 
+def test_row_of_a_token_model_shows_its_grid(script: ModuleType) -> None:
+    row, _ = make_row(script, "stage1", "test_vit", {"img_size": 64}, block_size=2)
+    assert row.changed.shape == (4, 4)
+    check_row(row, 0.25)
+
+
 def test_row_leaves_the_model_without_hooks(script: ModuleType) -> None:
     _, model = make_row(script, "stem")
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
@@ -116,7 +122,7 @@ BAD = {
     "not an image": (["--images", str(SCRIPT), str(SCRIPT)], "cannot read image"),
     "unknown site": (["--sites", "stagee"], "unknown site 'stagee'"),
     "unknown model": (["--model", "resnet19"], "did you mean resnet18"),
-    "model without maps": (["--model", "test_vit", "--image-size", "160", "--sites", "stage1"], "tokens"),
+    "model without maps": (["--model", "test_resnet", "--sites", "fc"], "gives a tensor (B, 2), mixing needs maps"),
     "no such folder": (["--model", "local-dir:nowhere"], "cannot load model"),
     "channel": (["--channel", "9999"], "channel is 9999"),
     "channel word": (["--channel", "some"], "--channel"),

@@ -160,7 +160,10 @@ def test_a_failed_run_is_named_and_the_others_are_kept(tmp_path: Path, capsys: p
     finish(tmp_path / "failing", good, StudyOptions(tmp_path), error=12.0)
     assert study_here("--study", tmp_path / "failing.yaml", "--output", tmp_path) == 1
     out, err = capsys.readouterr()
-    assert "failed with code 2: fashion_mini_hard_patchup-bad-seed0: train.py: mix hard_patchup: unknown site" in out
+    assert (
+        "failed with code 2: fashion_mini_hard_patchup-bad-seed0: train.py: mix hard_patchup: unknown site 'nowhere'"
+        in out
+    )
     assert "1 of 2 runs failed: fashion_mini_hard_patchup-bad-seed0" in err
     text = (tmp_path / "failing" / "results.md").read_text()
     assert "- fashion_mini_hard_patchup-bad-seed0: see logs/fashion_mini_hard_patchup-bad-seed0.log" in text

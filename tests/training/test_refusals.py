@@ -28,7 +28,10 @@ from timm_patchup.runs.folder import RunFolder
         (["--experiment", "a/b"], ["--experiment must be a name and not a path"]),
         (["--threads", "0"], ["--threads must be at least 1"]),
         (["--amp", "--amp-dtype", "float16"], ["float16 needs a GPU"]),
-        (["--model", "vit_tiny_patch16_224", "--input-size", "3", "224", "224"], ["gives tokens (B, N, C)"]),
+        (
+            ["--model", "test_vit", "--input-size", "3", "160", "160", "--model-kwargs", "patch_drop_rate=0.5"],
+            ["gives tokens of which training drops some, others for each sample"],
+        ),
         (["--limit", "10"], ["batch_size 20 is larger than the training set of 10 samples"]),
         (["--num-classes", "5"], ["split 'train' has the label 9, but num_classes is 5"]),
         (["--pretrained"], ["cannot load the pretrained weights of preactresnet8"]),

@@ -8,6 +8,7 @@ weight of a sample's own features inside the altered region; 0 or ``None`` is a 
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from math import sqrt
 from typing import Any, Literal
 
@@ -31,6 +32,38 @@ def seed_rate(gamma: float, block_size: int, height: int, width: int) -> float:
     block_height, block_width = fit_block(block_size, height, width)
     valid = (height - block_height + 1) * (width - block_width + 1)
     return min(1.0, gamma * height * width / (block_height * block_width * valid))
+
+
+def expected_coverage(rate: float, block_size: int, height: int, width: int) -> float:
+    """Return the expected share of a map inside blocks if every feature seeds one with this rate."""
+    rows, columns = (_seeds_per_place(block_size, size) for size in (height, width))
+    counts = torch.outer(rows, columns)
+    return float((1.0 - (1.0 - torch.tensor(rate, dtype=torch.float64)) ** counts).mean())
+
+
+@lru_cache(maxsize=256)
+def exact_seed_rate(gamma: float, block_size: int, height: int, width: int) -> float:
+    """Return the rate at which blocks cover gamma of the map on average, whatever its size.
+
+    gamma_adj (eq. 2) neglects that blocks overlap and are clipped at the border: it covers less than gamma of a large
+    map and nearly all of one that is hardly larger than a block. The exact rate r solves mean(1 - (1 - r) ** n) = gamma
+    over all places, each of which n seeds can cover.
+    """
+    if gamma in (0.0, 1.0):
+        return gamma
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if expected_coverage(middle, block_size, height, width) < gamma else (low, middle)
+    return (low + high) / 2.0
+
+
+def _seeds_per_place(block_size: int, size: int) -> Tensor:
+    """Return how many seeds along a side can cover each of its places: float64, (size,)."""
+    length = min(block_size, size)
+    place = torch.arange(size, dtype=torch.float64)
+    before, after = length // 2, (length - 1) // 2
+    return (place + before).clamp(max=size - 1) - (place - after).clamp(min=0) + 1
 
 
 def grow_blocks(seeds: Tensor, block_size: int) -> Tensor:
@@ -117,7 +150,8 @@ def mix_features(
 
     Args:
         x: (B, ...), features.
-        changed: bool, (1, ...) for one mask per batch or (B, ...) for one per sample; broadcasts against ``x``.
+        changed: bool, (1, ...) for one mask per batch or (B, ...) for one per sample; broadcasts against ``x``. Or
+            float in [0, 1]: how much of each feature is altered.
         partner: int64, (B,), a permutation: ``partner[i]`` is the sample that sample ``i`` is mixed with.
         lam: a number or 0-d tensor in [0, 1]; None or the number 0 swaps.
         inverse: int64, (B,), the inverse of ``partner``; computed if not given.
@@ -146,13 +180,15 @@ def erase_features(x: Tensor, changed: Tensor, *, scale: Tensor) -> Tensor:
 
     Args:
         x: (B, ...), features.
-        changed: bool, (1, ...) for one mask per batch or (B, ...) for one per sample; broadcasts against ``x``.
+        changed: bool, (1, ...) for one mask per batch or (B, ...) for one per sample; broadcasts against ``x``. Or
+            float in [0, 1]: how much of each feature is altered.
         scale: float, 0-d: 1 only erases, 1 / p_u keeps the expected sum of the features.
 
     Returns:
         The shape of ``x``: 0 where changed, else ``scale * x``.
     """
-    return x * (changed.logical_not().to(x.dtype) * scale.to(x.dtype))
+    kept = 1 - changed.to(x.dtype) if changed.is_floating_point() else changed.logical_not().to(x.dtype)
+    return x * (kept * scale.to(x.dtype))
 
 
 class _MixFeatures(torch.autograd.Function):
@@ -176,6 +212,8 @@ class _MixFeatures(torch.autograd.Function):
 def _blend(x: Tensor, changed: Tensor, partner: Tensor, lam: Tensor | None) -> Tensor:
     if torch.compiler.is_compiling() or x.device.type != "cpu":
         own, other = x, x[partner]  # indexing keeps channels_last, index_select does not
+        if changed.is_floating_point():
+            return torch.lerp(own, other, _partner_weight(changed, lam, x.dtype))
         if lam is not None:
             other = torch.lerp(other, own, lam.to(x.dtype))
         return torch.where(changed, other, own)

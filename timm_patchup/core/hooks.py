@@ -3,10 +3,13 @@
 A hook copied with its model (EMA, deepcopy, pickle) is inert: only the model that a mixer was made for is altered.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from .functional import erase_features, mix_features
+from .layout import by_sample, features_in, with_features
 from .method import INPUT, Draw, Erase, Mix
 from .sites import Site, site_module
 
@@ -14,7 +17,7 @@ from .sites import Site, site_module
 class Armed:
     """The draw that the next forward pass applies. Flat tensors, so that torch.compile guards on ``site`` alone."""
 
-    changed: Tensor
+    changed: tuple[Tensor, ...]
     partner: Tensor
     inverse: Tensor
     lam: Tensor | None
@@ -38,7 +41,7 @@ class Armed:
             return
         if not isinstance(change, (Mix, Erase)):
             raise TypeError(f"{type(change).__name__} acts on images: inside a model a change is a Mix or an Erase")
-        self.changed = change.changed
+        self.changed = draw.masks()
         self.partner = draw.partner
         self.inverse = draw.partner.argsort()
         # As a tensor, lam is an input of a compiled graph; as a number it would be a new graph for each batch.
@@ -68,26 +71,39 @@ class SiteHook:
         self.armed = armed
         self.site = site
 
-    def __call__(self, module: nn.Module, args: object, output: Tensor) -> Tensor | None:
+    def __call__(self, module: nn.Module, args: object, output: Any) -> Any:
         armed = self.armed
         # `training` first: compiled eval graphs must not depend on what is armed.
         if armed is None or not armed.model.training or armed.site != self.site:
             return None
-        changed, partner = armed.changed, armed.partner
-        fits = all(size in (1, wanted) for size, wanted in zip(changed.shape[1:], output.shape[1:]))
-        if output.shape[0] != partner.shape[0] or output.ndim != changed.ndim or not fits:
+        features = features_in(output)
+        if len(features) != len(armed.changed):
+            raise RuntimeError(
+                f"site {self.site!r} gives {len(features)} tensors in training, but {len(armed.changed)} in eval mode"
+            )
+        altered = [self._alter(armed, tensor, changed) for tensor, changed in zip(features, armed.changed)]
+        if torch.compiler.is_compiling():
+            armed.note_traced(self.site)
+        else:
+            armed.applied = True
+        return with_features(output, altered)
+
+    def _alter(self, armed: Armed, output: Tensor, changed: Tensor) -> Tensor:
+        """Return one tensor of features altered."""
+        partner = armed.partner
+        rows = by_sample(output, len(partner)) if len(output) % len(partner) == 0 else output
+        fits = all(size in (1, wanted) for size, wanted in zip(changed.shape[1:], rows.shape[1:]))
+        if rows.shape[0] != partner.shape[0] or rows.ndim != changed.ndim or not fits:
             raise RuntimeError(
                 f"features at site {self.site!r} have shape {tuple(output.shape)}, but the draw was made for a batch "
                 f"of {partner.shape[0]} with {tuple(changed.shape[1:])}: call x, target = mix(x, target) before every "
                 f"training forward pass, and put others under `with mix.paused():`"
             )
-        if torch.compiler.is_compiling():
-            armed.note_traced(self.site)
-        else:
-            armed.applied = True
         if armed.scale is not None:
-            return erase_features(output, changed, scale=armed.scale)
-        return mix_features(output, changed, partner, lam=armed.lam, inverse=armed.inverse)
+            rows = erase_features(rows, changed, scale=armed.scale)
+        else:
+            rows = mix_features(rows, changed, partner, lam=armed.lam, inverse=armed.inverse)
+        return rows if len(output) == len(partner) else rows.view(output.shape)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "SiteHook":
         return type(self)(None, self.site)

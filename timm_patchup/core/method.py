@@ -6,7 +6,7 @@ the file is what ``list_methods`` and ``create_mixer`` know.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from ..errors import UserError, WrongType, nearest, unknown
 from . import sampling
 from .functional import Objective, erase_features, kept_fraction, mix_features
+from .layout import FeatureMap
 from .settings import Checked, Setting, check_value, raise_together, setting, settings_of
 
 INPUT = "input"
@@ -161,12 +162,15 @@ class Draw:
     Attributes:
         site: name of the site that is altered; None if the batch is left as it is.
         partner: int64, (B,), a permutation: sample ``i`` is mixed with sample ``partner[i]``; itself if nothing mixes.
-        change: what happens there, with masks in the layout of the features; None if the batch is left as it is.
+        change: what happens there, with masks (1 or B, 1 or C, H, W) whatever the layout of the features; None if the
+            batch is left as it is.
+        layouts: where the features are in what the site gives; the mixer fills it in.
     """
 
     site: str | None
     partner: Tensor
     change: Change | None = None
+    layouts: tuple[FeatureMap, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def changed(self) -> Tensor | None:
@@ -178,10 +182,18 @@ class Draw:
         """Weight of the sample's own features inside the altered region: 0 for a swap, 1 if nothing is altered."""
         return 1.0 if self.change is None else self.change.lam
 
-    @property
+    @cached_property
     def kept(self) -> Tensor:
         """The paper's p_u, float32: fraction of the features not altered, 0-d, or (B,) with a mask per sample."""
-        return torch.ones((), device=self.partner.device) if self.change is None else self.change.kept
+        if self.change is None:
+            return torch.ones((), device=self.partner.device)
+        sizes = [layout.size for layout in self.layouts]
+        if len(sizes) < 2:
+            return self.change.kept
+        # Several tensors count by their number of features.
+        parts = [layout.fit(self.change.changed) for layout in self.layouts if layout.size]
+        weights = [size / sum(sizes) for size in sizes if size]
+        return torch.stack([weight * kept_fraction(part) for weight, part in zip(weights, parts)]).sum(dim=0)
 
     @property
     def mixes(self) -> bool:
@@ -202,6 +214,17 @@ class Draw:
             if self.site not in sites:
                 raise unknown("draw.site", self.site, sites)
             self.change.check(batch_size)
+
+    def masks(self) -> tuple[Tensor, ...]:
+        """Return the mask of each tensor that the site gives, as that tensor has its features.
+
+        What has no place on the grid is mixed as the targets are; if features are erased it stays as it is.
+        """
+        change = self.change
+        if change is None:
+            return ()
+        share = 1.0 - (1.0 / change.scale if isinstance(change, Erase) else self.kept)
+        return tuple(layout.lay_out(layout.fit(change.changed), share) for layout in self.layouts)
 
 
 @dataclass(frozen=True, kw_only=True)

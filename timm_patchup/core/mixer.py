@@ -14,14 +14,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..errors import SiteError
+from ..errors import SiteError, UserError
 from . import sampling
 from .batch import check_batch, own_target
 from .criterion import Criterion, cross_entropy, for_soft_targets, is_affine, refuse_double_smoothing, takes_indices
 from .functional import mix_targets, patchup_loss
 from .hooks import Armed, attach, refuse_wrapped
-from .layout import FeatureMap
-from .method import INPUT, Change, Draw, Method, Place, make_method
+from .layout import FeatureMap, widest_of
+from .method import INPUT, Change, Draw, Erase, Method, Mix, Place, make_method
 from .probe import probe, saliency
 from .seeding import Stream
 from .settings import check_value
@@ -87,7 +87,7 @@ class Mixer:
         self._batch: _Batch | None = None
         self._paused = 0
         self._detached = False
-        self._maps: dict[torch.Size, dict[str, FeatureMap]] = {}
+        self._maps: dict[torch.Size, dict[str, tuple[FeatureMap, ...]]] = {}
         self._stream = Stream(check_value("seed", seed, int, low=0))
         self._armed = Armed(model)
         self._handles = attach(model, self.sites, self._armed)
@@ -134,6 +134,9 @@ class Mixer:
             draw = self._make_draw(x, own)
         else:
             draw.check(len(x), [site.name for site in self.sites])
+            layouts = self._maps_for(x)[draw.site] if draw.site else ()
+            _check_mask_fits(draw, layouts)
+            draw = draw if draw.layouts == layouts else replace(draw, layouts=layouts)
         changed, mixed = None, own
         if draw.mixes:
             changed, mixed = mix_targets(own, draw.partner, kept=draw.kept, lam=draw.lam)
@@ -250,11 +253,12 @@ class Mixer:
             return _no_draw(x)
         site = self.sites[sampling.integer(len(self.sites), generator)].name
         partner = torch.randperm(len(x), generator=generator).to(x.device, non_blocking=True)
-        features = maps[site]
+        layouts = maps[site]
+        widest = widest_of(layouts)
         place = Place(
             site=site,
             sites=tuple(site.name for site in self.sites),
-            shape=(len(x), features.channels, features.height, features.width),
+            shape=(len(x), widest.channels, widest.height, widest.width),
             partner=partner,
             generator=generator,
             device=x.device,
@@ -264,15 +268,13 @@ class Mixer:
         change: Change = self.method.change(place)
         if not change.mixes:
             partner = torch.arange(len(x), device=x.device)
-        if features.nhwc:
-            change = replace(change, changed=features.fit(change.changed))  # type: ignore[type-var]
-        return Draw(site, partner, change)
+        return Draw(site, partner, change, layouts)
 
     def _saliency(self, x: Tensor, own: Tensor) -> Tensor:
         with self.paused():
             return saliency(self.model, x, own)
 
-    def _maps_for(self, x: Tensor) -> dict[str, FeatureMap]:
+    def _maps_for(self, x: Tensor) -> dict[str, tuple[FeatureMap, ...]]:
         """Return what each site gives at this size of image: what cannot be mixed fails at the first batch."""
         size = x.shape[1:]
         if size not in self._maps:
@@ -354,6 +356,20 @@ def create_mixer(
     """
     method = make_method(name, **settings)
     return Mixer(model, method, num_classes=num_classes, label_smoothing=label_smoothing, seed=seed)
+
+
+def _check_mask_fits(draw: Draw, layouts: tuple[FeatureMap, ...]) -> None:
+    """Raise UserError if a draw to replay was made for features of another size, which would be mixed elsewhere."""
+    if not isinstance(draw.change, (Mix, Erase)):
+        return
+    widest = widest_of(layouts)
+    needed = (widest.channels, widest.height, widest.width)
+    given = tuple(draw.change.changed.shape[1:])
+    if len(given) != 3 or any(size not in (1, wanted) for size, wanted in zip(given, needed)):
+        raise UserError(
+            f"draw.changed has masks of {given}, but site {draw.site!r} has features of {needed} (C, H, W) for these "
+            f"images: replay a draw with images of the size it was made for"
+        )
 
 
 def _no_draw(x: Tensor) -> Draw:

@@ -11,14 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import SiteError
-from .layout import FeatureMap, describe, find_map, probe_images
+from .layout import FeatureMap, describe, is_tokens, probe_images, read_layouts
 from .method import INPUT
-from .sites import Site, describe_model, site_module
+from .sites import Site, describe_model, site_module, token_order, unreadable_tokens
+
+# How many tokens may precede those of the grid if a model does not state it: none, a class token, two of them.
+_UNSTATED_PREFIXES = (0, 1, 2)
 
 
 @torch.no_grad()
-def probe(model: nn.Module, sites: Sequence[Site], x: Tensor) -> dict[str, FeatureMap]:
-    """Run the model once on made-up images and return what each site gives.
+def probe(model: nn.Module, sites: Sequence[Site], x: Tensor) -> dict[str, tuple[FeatureMap, ...]]:
+    """Run the model once on made-up images and return what each site gives, tensor by tensor.
 
     Args:
         model: the model, not wrapped.
@@ -26,30 +29,42 @@ def probe(model: nn.Module, sites: Sequence[Site], x: Tensor) -> dict[str, Featu
         x: (B, C, H, W), a batch of the size to probe; its values do not matter.
 
     Raises:
-        SiteError: a site does not run exactly once, or does not give a map (B, C, H, W) or (B, H, W, C).
+        SiteError: a site does not run exactly once, or gives neither maps nor the tokens of a grid.
     """
-    maps = {INPUT: FeatureMap(*x.shape[1:])}
+    maps: dict[str, tuple[FeatureMap, ...]] = {INPUT: (FeatureMap(*x.shape[1:]),)}
     inside = [site for site in sites if site.module_name]
     if not inside:
         return maps
     images = probe_images(x)
     faults: list[tuple[str, str]] = []
     for site, outputs in zip(inside, outputs_at(model, inside, images)):
-        found = find_map(outputs[0], site.channels, images) if len(outputs) == 1 else None
-        if found is not None:
-            maps[site.name] = found
-            continue
-        if len(outputs) == 1:
-            fault = f"gives {describe(outputs[0])}, mixing needs one map (B, C, H, W) or (B, H, W, C)"
+        found = _layouts_or_fault(model, site, outputs, images)
+        if isinstance(found, str):
+            where = f"site {site.name!r} (module {site.module_name!r} of {describe_model(model)})"
+            faults.append((site.name, f"{where} {found}"))
         else:
-            times = f"is called {len(outputs)} times" if outputs else "is never called"
-            fault = f"{times} in a forward pass, mixing needs exactly one call"
-        where = f"site {site.name!r} (module {site.module_name!r} of {describe_model(model)})"
-        faults.append((site.name, f"{where} {fault}"))
+            maps[site.name] = found
     if faults:
         usable = list(maps)
         raise SiteError(*faults[0], usable, f"Give sites={usable}, which can be mixed, or name other modules")
     return maps
+
+
+def _layouts_or_fault(
+    model: nn.Module, site: Site, outputs: list[object], images: Tensor
+) -> tuple[FeatureMap, ...] | str:
+    """Return where the features are in what a site gave, or what is wrong with it."""
+    if len(outputs) != 1:
+        times = f"is called {len(outputs)} times" if outputs else "is never called"
+        return f"{times} in a forward pass, mixing needs exactly one call"
+    output = outputs[0]
+    if is_tokens(output) and (fault := unreadable_tokens(model, site)):
+        return fault
+    stated = getattr(model, "num_prefix_tokens", None)
+    prefixes = _UNSTATED_PREFIXES if stated is None else (stated, 0)
+    order = token_order(model, site, output)
+    found = read_layouts(output, images=images, channels=site.channels, prefixes=prefixes, order=order)
+    return found or f"gives {describe(output)}, mixing needs maps (B, C, H, W) or (B, H, W, C), or tokens of a grid"
 
 
 def outputs_at(model: nn.Module, sites: Sequence[Site], images: Tensor) -> list[list[object]]:
@@ -104,6 +119,6 @@ def undisturbed(model: nn.Module, x: Tensor) -> Iterator[Tensor]:
 
 def _recorder(seen: list[object]) -> Callable[[nn.Module, object, object], None]:
     def record(module: nn.Module, args: object, output: object) -> None:
-        seen.append(output)
+        seen.append(list(output) if type(output) is list else output)  # some models write into their lists
 
     return record

@@ -9,18 +9,40 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ..errors import UserError, nearest
 from .method import INPUT, PAPER_SITES
 
 # What timm calls the part before the first stage if feature_info does not list it, in order of preference.
-_STEM_MODULES = ("stem", "patch_embed", "bn1", "conv_stem", "base_layer", "conv1")
+_STEM_MODULES = (
+    "stem",
+    "patch_embed",
+    "bn1",
+    "conv_stem",
+    "base_layer",
+    "conv1",
+    "patch_embeds.0",
+    "patch_embed1",
+    "pixel_embed",
+    "embeds",
+)
 # What timm calls the stages if feature_info names none that exist.
-_STAGE_SERIES = ("stages.#", "stage#", "layers.#", "layer#", "blocks.#")
+_STAGE_SERIES = ("stages.#", "stage#", "layers.#", "layer#", "blocks.#", "serial_blocks#", "encoder.blocks.#")
 # Modules listed in feature_info that features bypass, by the model's class: the head of MobileNetV5 reads its last two
-# stages, and every cell of the NASNets the two cells before it.
-_BYPASSED = {"NASNetALarge": "cell_", "PNASNet5Large": "cell_", "MobileNetV5": "blocks.3"}
+# stages, that of EfficientViM a state of every stage, the parallel blocks of CoaT its last three stages, and every cell
+# of the NASNets the two cells before it.
+_BYPASSED = {
+    "NASNetALarge": r"cell_",
+    "PNASNet5Large": r"cell_",
+    "MobileNetV5": r"blocks\.3",
+    "CoaT": r"serial_blocks[34]",
+    "EfficientViM": r"stages\.[12]",
+    "EfficientViMDistilled": r"stages\.[12]",
+}
+# Nets of one resolution whose stages are their first blocks, as in the first edition, and not quarters of the depth.
+_STAGES_AS_LISTED = {"ConvMixer"}
 
 
 @dataclass(frozen=True)
@@ -99,32 +121,71 @@ def site_module(model: nn.Module, site: Site) -> nn.Module:
     return module
 
 
+def unreadable_tokens(model: nn.Module, site: Site) -> str | None:
+    """Return why the places of a site's tokens cannot be known, None if they can."""
+    rates = [getattr(module, "prob", 0.0) for module in model.modules() if "PatchDropout" in type(module).__name__]
+    inside = re.search(r"blocks\.\d", site.module_name) is not None
+    if inside and any([*rates, getattr(model, "patch_drop_rate", 0.0)]):
+        return "gives tokens of which training drops some, others for each sample: make the model without patch dropout"
+    if inside and hasattr(model, "reroll") and not re.fullmatch(r"blocks\.\d+", site.module_name):
+        return "gives tokens in an order that is only known after whole blocks"
+    return None
+
+
+def token_order(model: nn.Module, site: Site, output: object) -> Tensor | None:
+    """Return the token of each place if a model keeps them in another order: Hiera in that of its pooling."""
+    block = re.fullmatch(r"blocks\.(\d+)", site.module_name)
+    if block is None or not hasattr(model, "reroll") or not isinstance(output, Tensor):
+        return None
+    tokens = torch.arange(output.shape[1], device=output.device).view(1, -1, 1)
+    return model.reroll(tokens, int(block[1])).flatten()  # type: ignore[operator]
+
+
 def _named_sites(model: nn.Module) -> list[Site]:
     # The root is the whole net, and a ModuleList is never called.
     modules = {name: module for name, module in model.named_modules() if name and not isinstance(module, nn.ModuleList)}
     entries = _listed(model)
     if not any(name in modules for name, _ in entries):
-        series = next((series for series in _STAGE_SERIES if series in map(_series, modules)), None)
-        entries = [(name, None) for name in modules if _series(name) == series]
+        every = [name for name, _ in model.named_modules()]
+        series = next((series for series in _STAGE_SERIES if series in map(_series, every)), None)
+        entries = [(_last(model, name), None) for name in every if _series(name) == series]
+    if len(entries) > 4 and _has_one_resolution(model) and type(model).__name__ not in _STAGES_AS_LISTED:
+        entries = [entries[len(entries) * quarter // 4 - 1] for quarter in (1, 2, 3, 4)]  # stages by depth
     # Stages are a numbered series (layer1, layer2, ... or stages.0, stages.1, ...); an entry before it is the stem.
     has_stem = len(entries) > 1 and _series(entries[0][0]) != _series(entries[1][0])
     stem, stages = (entries[0], entries[1:]) if has_stem else (("", None), entries)
     if stages and stem[0] not in modules:
-        beside = stages[0][0].rpartition(".")[0]
-        places = [*_STEM_MODULES, *(f"{beside}.{name}" for name in _STEM_MODULES)]
+        around = stages[0][0].split(".")
+        places = [".".join([*around[:depth], name]) for depth in range(len(around)) for name in _STEM_MODULES]
         stem = (next((name for name in places if name in modules), ""), None)
     sites = [Site(INPUT, "")]
     bypassed = _BYPASSED.get(type(model).__name__)
     for number, (listed, channels) in enumerate([stem, *stages]):
-        if listed in modules and not (bypassed and bypassed in listed):
+        if listed in modules and not (bypassed and re.search(bypassed, listed)):
             cut = _cut(listed, modules, [name for name, _ in entries])
+            if any(site.module_name == cut for site in sites):
+                continue  # one block alone is both stem and stage
             sites.append(Site(f"stage{number}" if number else "stem", cut, channels if cut == listed else None))
     return sites
 
 
 def _listed(model: nn.Module) -> list[tuple[str, int | None]]:
     """Return module name and number of channels of every entry of the model's feature_info."""
-    return [(str(entry["module"]), entry.get("num_chs")) for entry in getattr(model, "feature_info", None) or []]
+    entries = getattr(model, "feature_info", None) or []
+    # ConViT lists its head, with a reduction of 0; CrossViT lists its blocks once per branch.
+    listed = [(str(entry["module"]), entry.get("num_chs")) for entry in entries if entry.get("reduction") != 0]
+    return list({name: (name, channels) for name, channels in reversed(listed)}.values())[::-1]
+
+
+def _has_one_resolution(model: nn.Module) -> bool:
+    entries = getattr(model, "feature_info", None) or []
+    return len({entry.get("reduction") for entry in entries}) < 2
+
+
+def _last(model: nn.Module, name: str) -> str:
+    """Return the last module of a list, of lists; a list itself is never called."""
+    module = model.get_submodule(name)
+    return _last(model, f"{name}.{len(module) - 1}") if isinstance(module, nn.ModuleList) and len(module) else name
 
 
 def _cut(listed: str, modules: dict[str, nn.Module], entries: list[str]) -> str:

@@ -4,13 +4,15 @@ Implements the paper's section "PatchUp": a mask of blocks at a random hidden si
 (k = 0) one CutMix rectangle, always swapped, under the same objective.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from torch import Tensor
 
-from ..core.functional import Objective, grow_blocks, seed_rate
+from ..core.functional import Objective, exact_seed_rate, expected_coverage, grow_blocks, seed_rate
 from ..core.method import INPUT, Change, Mix, Place, SiteMethod, register_method
 from ..core.settings import setting
 from ..errors import UserError
@@ -25,6 +27,9 @@ class BlockMethod(SiteMethod):
 
     gamma: float = setting(0.5, _GAMMA, low=0, high=1)
     block_size: int | tuple[int, ...] = setting(7, "side of the blocks, or a list with one per site", low=1)
+    coverage: Literal["paper", "exact"] = setting(
+        "paper", "rate of blocks: the paper's, or the one that alters gamma on average at any map size"
+    )
     mask: Literal["batch", "sample"] = setting("batch", "one mask for the batch (the paper), or one per sample")
     input_mask: Literal["rectangle", "blocks"] = setting(
         "rectangle", "at the input a CutMix rectangle (the paper), or the block mask of its ablation"
@@ -51,7 +56,22 @@ class BlockMethod(SiteMethod):
         batch_size, channels, height, width = place.shape
         block_size = place.per_site(self.block_size)
         shape = (1 if self.mask == "batch" else batch_size, channels, height, width)
-        return grow_blocks(place.bernoulli(shape, seed_rate(self.gamma, block_size, height, width)), block_size)
+        find_rate = seed_rate if self.coverage == "paper" else exact_seed_rate
+        rate = find_rate(self.gamma, block_size, height, width)
+        if self.gamma < 1.0 and _alters_nearly_all(rate, block_size, height, width):
+            # Python shows a warning of the same text once.
+            warnings.warn(
+                f"PatchUp alters nearly all features at site {place.site!r}: blocks of {block_size} on a map of "
+                f"{height} x {width}. A batch whose features are all swapped is only a batch in another order: give "
+                f"the site a smaller block_size, leave it out of sites, or set coverage='exact'",
+                stacklevel=2,
+            )
+        return grow_blocks(place.bernoulli(shape, rate), block_size)
+
+
+@lru_cache(maxsize=256)
+def _alters_nearly_all(rate: float, block_size: int, height: int, width: int) -> bool:
+    return expected_coverage(rate, block_size, height, width) > 0.95
 
 
 @register_method("hard_patchup")

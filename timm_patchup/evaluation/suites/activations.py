@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...core.layout import FeatureMap
+from ...core.layout import FeatureMap, features_in
 from ...core.probe import probe
 from ...core.sites import list_sites, resolve_sites
 from ...errors import SiteError, UserError
@@ -48,12 +48,12 @@ def measure(context: EvalContext) -> Measured:
     maps = _feature_maps(network, names, some)
     with torch.inference_mode(), recorded(network, names) as seen:
         context.logits(some)
-        channels = {name: magnitudes(seen[name].pop(), maps.get(name)).shape[1] for name in names}
+        channels = {name: magnitudes(seen[name].pop(), maps[name]).shape[1] for name in names}
         sums = {name: torch.zeros(channels[name], dtype=torch.float64) for name in names}
         for images, labels, _ in context.batches("activations"):
             context.logits(images)
             for name in names:
-                sizes = magnitudes(seen[name].pop(), maps.get(name)).double().sort(dim=1, descending=True).values
+                sizes = magnitudes(seen[name].pop(), maps[name]).double().sort(dim=1, descending=True).values
                 sums[name] += sizes.sum(dim=0).cpu()
             count += len(labels)
     total = float(context.total(count))
@@ -62,16 +62,9 @@ def measure(context: EvalContext) -> Measured:
     return Measured(values, curves, count=int(total))
 
 
-def magnitudes(features: Tensor, layout: FeatureMap | None) -> Tensor:
-    """Return the mean of |features| per channel, (B, C), of a map (B, C, H, W) or (B, H, W, C), or of tokens (B, N, C).
-
-    Args:
-        features: the output of a site.
-        layout: of a map; without it a map is (B, C, H, W).
-    """
-    if features.ndim == 3:
-        return features.abs().mean(dim=1)
-    return features.abs().mean(dim=(1, 2) if layout is not None and layout.nhwc else (2, 3))
+def magnitudes(output: object, layout: FeatureMap) -> Tensor:
+    """Return the mean of |features| per channel over the map of the first tensor that a site gave, (B, C)."""
+    return layout.to_nchw(features_in(output)[0]).abs().mean(dim=(2, 3))
 
 
 def figure(entries: Entries, rows: Sequence[ResultRow]) -> Any:
@@ -97,19 +90,12 @@ def _site_names(network: nn.Module) -> list[str]:
 
 
 def _feature_maps(network: nn.Module, names: Sequence[str], images: Tensor) -> dict[str, FeatureMap]:
-    """Return the layout of every site that returns a map; tokens (B, N, C) have only one layout.
+    """Return the layout of the first tensor that each site gives.
 
     Raises:
-        SiteError: a site does not run exactly once, or returns neither.
+        SiteError: a site does not run exactly once, or gives neither maps nor tokens of a grid.
     """
-    with torch.inference_mode(), recorded(network, names) as seen:
-        network(images)
-    maps = [site for site in resolve_sites(network, names) if not _is_tokens(seen[site.name])]
-    return probe(network, maps, images)
-
-
-def _is_tokens(outputs: Sequence[object]) -> bool:
-    return len(outputs) == 1 and isinstance(outputs[0], Tensor) and outputs[0].ndim == 3
+    return {name: layouts[0] for name, layouts in probe(network, resolve_sites(network, names), images).items()}
 
 
 SUITE = Suite(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...core.functional import grow_blocks, mix_features, seed_rate
+from ...core.layout import features_in
 from ...core.probe import probe
 from ...core.sampling import bernoulli
 from ...core.sites import list_sites, resolve_sites
@@ -52,13 +53,11 @@ def measure(context: EvalContext) -> Measured:
     images, _, _ = context.images.spread(SAMPLES)
     images = images.to(context.device)
     model = context.model.network
-    layout = probe(model, resolve_sites(model, [SITE]), images)[SITE]
+    layout = probe(model, resolve_sites(model, [SITE]), images)[SITE][0]
     with torch.inference_mode(), recorded(model, [SITE]) as seen:
         context.logits(images)
     # In float64 on the CPU, because rho is a small difference of angles.
-    features = seen[SITE].pop().cpu().double()
-    if layout.nhwc:
-        features = features.permute(0, 3, 1, 2)
+    features = layout.to_nchw(features_in(seen[SITE].pop())[0].cpu().double())
     generator = torch.Generator().manual_seed(context.seed)
     partner = pairs(len(features), generator)
     mixed = mixtures(features, partner, generator)
