@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from timm_patchup import Draw, Mixer, PatchUp
-from timm_patchup.core.method import Change, Erase, Mix, Place, SiteMethod
+from timm_patchup.core.draw import Change, Erase, Mix
+from timm_patchup.core.method import Place, SiteMethod
 from timm_patchup.methods.puzzle_mix import Puzzle
 
 NAN = float("nan")

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from tests.support import oracle
 from timm_patchup import Draw, Mixer, PatchUp, create_mixer, list_sites
+from timm_patchup.core.draw import Erase, Mix
 from timm_patchup.core.layout import FeatureMap, by_sample, features_in, with_features
-from timm_patchup.core.method import Erase, Mix
 from timm_patchup.core.probe import outputs_at, probe
 from timm_patchup.core.sites import Site, resolve_sites, site_module
 

@@ -15,8 +15,8 @@ from tests.conftest import NUM_CLASSES
 from tests.support import oracle
 from timm_patchup import Draw, PatchUp
 from timm_patchup.core.criterion import for_soft_targets
+from timm_patchup.core.draw import Mix
 from timm_patchup.core.functional import mix_targets, patchup_loss
-from timm_patchup.core.method import Mix
 
 # The objective
 

@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.conftest import NUM_CLASSES
 from timm_patchup import Draw, Mixer, create_mixer, list_methods
-from timm_patchup.core.method import Change, Erase, method_settings, method_type
+from timm_patchup.core.draw import Change, Erase
+from timm_patchup.core.method import method_settings, method_type
 
 HIDDEN = ["first", "second"]
 MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed")

@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.conftest import NUM_CLASSES
 from tests.support.expectations import SWIN, MakeModel, expected_mix, record
 from timm_patchup import Draw, Mixer, MixTask, list_sites
-from timm_patchup.core.method import Erase, Mix
+from timm_patchup.core.draw import Erase, Mix
 
 from .every_method import (
     ERASING,

@@ -7,7 +7,7 @@ import torch
 
 from tests.support.expectations import hook_count
 from timm_patchup import Draw, create_mixer
-from timm_patchup.core.method import Erase
+from timm_patchup.core.draw import Erase
 
 from .every_method import WITH_SITES, batch, mixer_of, tiny_net
 

@@ -13,7 +13,7 @@ from tests.conftest import NUM_CLASSES
 from tests.support.expectations import MakeModel
 from timm_patchup import Draw, create_mixer, list_methods
 from timm_patchup.core import mixer
-from timm_patchup.core.method import Mix
+from timm_patchup.core.draw import Mix
 from timm_patchup.methods.puzzle_images import join_images
 from timm_patchup.methods.puzzle_mix import PuzzleMix
 from timm_patchup.recipe import load_recipe

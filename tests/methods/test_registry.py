@@ -18,7 +18,8 @@ from tests.support.expectations import tiny
 from timm_patchup import Method, PatchUp, create_mixer, launch, list_methods, register_method
 from timm_patchup.cli.recipe_flags import add_recipe_flags, given_keys
 from timm_patchup.core import method as method_module
-from timm_patchup.core.method import Change, Mix, Place, SiteMethod, make_method, method_settings, method_type
+from timm_patchup.core.draw import Change, Mix
+from timm_patchup.core.method import Place, SiteMethod, make_method, method_settings, method_type
 from timm_patchup.core.settings import setting
 from timm_patchup.errors import UserError, WrongType
 from timm_patchup.methods.cutmix import CutMix

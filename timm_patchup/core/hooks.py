@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .draw import Draw, Erase, Mix
 from .functional import erase_features, mix_features
 from .layout import by_sample, features_in, with_features
-from .method import INPUT, Draw, Erase, Mix
+from .method import INPUT
 from .sites import Site, site_module
 
 

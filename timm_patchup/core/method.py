@@ -1,23 +1,22 @@
-"""What a method is: a value that decides, batch by batch, what is altered. And what it decided: a Change, in a Draw.
+"""What a method is: a value that decides, batch by batch, what is altered.
 
 A ``Method`` holds settings only, no model and no tensor, so it can be compared, printed and stored. The mixer asks it
-for a ``Change`` at a ``Place``; ``Mix`` and ``Erase`` are the two that work at every site. The registry at the end of
-the file is what ``list_methods`` and ``create_mixer`` know.
+for a ``Change`` (``draw.py``) at a ``Place``. The registry at the end of the file is what ``list_methods`` and
+``create_mixer`` know.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, ClassVar, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..errors import UserError, WrongType, nearest, unknown
 from . import sampling
-from .functional import Objective, erase_features, kept_fraction, mix_features
-from .layout import FeatureMap
-from .settings import Checked, Setting, check_value, raise_together, setting, settings_of
+from .draw import Change
+from .functional import Objective
+from .settings import Checked, Setting, raise_together, setting, settings_of
 
 INPUT = "input"
 PAPER_SITES = (INPUT, "stem", "stage1", "stage2")
@@ -73,158 +72,6 @@ class Place:
     def per_site(self, values: Value | tuple[Value, ...]) -> Value:
         """Return this site's own value of a setting that has one for all sites, or one per site."""
         return values[self.sites.index(self.site)] if isinstance(values, tuple) else values
-
-
-class Change(Protocol):
-    """What a batch is subjected to at its site. ``Mix`` and ``Erase`` work at every site, others at the input.
-
-    Attributes:
-        changed: bool, (1, ...) for the batch or (B, ...), True where features are altered; broadcasts against them.
-        lam: weight of the sample's own features inside the altered region; 0 for a swap.
-        kept: the paper's p_u, float32: fraction of the features not altered, 0-d, or (B,) with a mask per sample.
-        mixes: whether partners take part, and the targets are mixed, too.
-    """
-
-    @property
-    def changed(self) -> Tensor: ...
-    @property
-    def lam(self) -> float: ...
-    @property
-    def kept(self) -> Tensor: ...
-    @property
-    def mixes(self) -> bool: ...
-
-    def apply(self, x: Tensor, partner: Tensor) -> Tensor:
-        """Return the features altered; ``x`` is not changed in place."""
-        ...
-
-    def check(self, batch_size: int) -> None:
-        """Raise UserError if a change made by hand does not fit a batch of this size."""
-        ...
-
-
-@dataclass(frozen=True)
-class Mix:
-    """Altered features become ``lam * own + (1 - lam) * partner's``; a swap with lam 0."""
-
-    changed: Tensor
-    lam: float = 0.0
-    mixes: ClassVar[bool] = True
-
-    @cached_property
-    def kept(self) -> Tensor:
-        return kept_fraction(self.changed)
-
-    def apply(self, x: Tensor, partner: Tensor) -> Tensor:
-        return mix_features(x, self.changed, partner, lam=self.lam)
-
-    def check(self, batch_size: int) -> None:
-        check_mask(self.changed, batch_size)
-        check_value("draw.lam", self.lam, float, low=0, high=1)
-
-
-@dataclass(frozen=True)
-class Erase:
-    """Altered features become zero, all others are multiplied by ``scale``, float32, 0-d; no partner takes part."""
-
-    changed: Tensor
-    scale: Tensor
-    lam: ClassVar[float] = 0.0
-    mixes: ClassVar[bool] = False
-
-    @cached_property
-    def kept(self) -> Tensor:
-        return kept_fraction(self.changed)
-
-    def apply(self, x: Tensor, partner: Tensor) -> Tensor:
-        return erase_features(x, self.changed, scale=self.scale)
-
-    def check(self, batch_size: int) -> None:
-        check_mask(self.changed, batch_size)
-        if not isinstance(self.scale, Tensor) or self.scale.ndim:
-            raise WrongType(f"draw.change.scale must be a 0-d tensor, got {self.scale!r}")
-        check_value("draw.change.scale", self.scale.item(), float, low=0)
-
-
-def check_mask(changed: Any, batch_size: int) -> None:
-    """Raise UserError if the mask of a change made by hand does not fit a batch of this size."""
-    if not isinstance(changed, Tensor) or changed.dtype is not torch.bool:
-        given = changed.dtype if isinstance(changed, Tensor) else repr(changed)
-        raise WrongType(f"draw.changed must be a bool mask of features, got {given}")
-    if changed.shape[0] not in (1, batch_size):
-        raise UserError(f"draw.changed holds {changed.shape[0]} masks, the batch needs 1 or {batch_size}")
-
-
-@dataclass(frozen=True)
-class Draw:
-    """What was drawn for one batch. Kept until the next draw, so that a recomputed forward sees the same mask.
-
-    Attributes:
-        site: name of the site that is altered; None if the batch is left as it is.
-        partner: int64, (B,), a permutation: sample ``i`` is mixed with sample ``partner[i]``; itself if nothing mixes.
-        change: what happens there, with masks (1 or B, 1 or C, H, W) whatever the layout of the features; None if the
-            batch is left as it is.
-        layouts: where the features are in what the site gives; the mixer fills it in.
-    """
-
-    site: str | None
-    partner: Tensor
-    change: Change | None = None
-    layouts: tuple[FeatureMap, ...] = field(default=(), compare=False, repr=False)
-
-    @property
-    def changed(self) -> Tensor | None:
-        """The mask of what is altered; None if nothing is."""
-        return None if self.change is None else self.change.changed
-
-    @property
-    def lam(self) -> float:
-        """Weight of the sample's own features inside the altered region: 0 for a swap, 1 if nothing is altered."""
-        return 1.0 if self.change is None else self.change.lam
-
-    @cached_property
-    def kept(self) -> Tensor:
-        """The paper's p_u, float32: fraction of the features not altered, 0-d, or (B,) with a mask per sample."""
-        if self.change is None:
-            return torch.ones((), device=self.partner.device)
-        sizes = [layout.size for layout in self.layouts]
-        if len(sizes) < 2:
-            return self.change.kept
-        # Several tensors count by their number of features.
-        parts = [layout.fit(self.change.changed) for layout in self.layouts if layout.size]
-        weights = [size / sum(sizes) for size in sizes if size]
-        return torch.stack([weight * kept_fraction(part) for weight, part in zip(weights, parts)]).sum(dim=0)
-
-    @property
-    def mixes(self) -> bool:
-        """Whether samples are mixed, and their targets with them; not if nothing is altered or features are erased."""
-        return self.change is not None and self.change.mixes
-
-    def check(self, batch_size: int, sites: Sequence[str]) -> None:
-        """Raise UserError if a draw made by hand contradicts itself, the sites or a batch of this size."""
-        if not isinstance(self.partner, Tensor) or self.partner.dtype is not torch.int64:
-            raise WrongType(f"draw.partner must be an int64 tensor ({batch_size},), got {self.partner!r}")
-        if self.partner.shape != (batch_size,):
-            raise UserError(f"draw.partner has shape {tuple(self.partner.shape)}, the batch needs ({batch_size},)")
-        if not torch.equal(self.partner.sort().values.cpu(), torch.arange(batch_size)):
-            raise UserError(f"draw.partner must be a permutation of {batch_size} samples, got {self.partner.tolist()}")
-        if (self.site is None) != (self.change is None):
-            raise UserError(f"draw.site and draw.change must both be None or neither, got site {self.site!r}")
-        if self.change is not None:
-            if self.site not in sites:
-                raise unknown("draw.site", self.site, sites)
-            self.change.check(batch_size)
-
-    def masks(self) -> tuple[Tensor, ...]:
-        """Return the mask of each tensor that the site gives, as that tensor has its features.
-
-        What has no place on the grid is mixed as the targets are; if features are erased it stays as it is.
-        """
-        change = self.change
-        if change is None:
-            return ()
-        share = 1.0 - (1.0 / change.scale if isinstance(change, Erase) else self.kept)
-        return tuple(layout.lay_out(layout.fit(change.changed), share) for layout in self.layouts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,10 +18,11 @@ from ..errors import SiteError, UserError
 from . import sampling
 from .batch import check_batch, own_target
 from .criterion import Criterion, cross_entropy, for_soft_targets, is_affine, refuse_double_smoothing, takes_indices
+from .draw import Change, Draw, Erase, Mix
 from .functional import mix_targets, patchup_loss
 from .hooks import Armed, attach, refuse_wrapped
 from .layout import FeatureMap, widest_of
-from .method import INPUT, Change, Draw, Erase, Method, Mix, Place, make_method
+from .method import INPUT, Method, Place, make_method
 from .probe import probe, saliency
 from .seeding import Stream
 from .settings import check_value

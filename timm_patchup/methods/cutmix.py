@@ -7,7 +7,8 @@ the border), as ``timm.data.Mixup`` has it; the partner is a random permutation 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..core.method import PAPER_SITES, Change, Method, Mix, Place, SiteMethod, register_method
+from ..core.draw import Change, Mix
+from ..core.method import PAPER_SITES, Method, Place, SiteMethod, register_method
 from ..core.settings import setting
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.method import Change, Erase, Method, Place, register_method
+from ..core.draw import Change, Erase
+from ..core.method import Method, Place, register_method
 from ..core.settings import setting
 
 

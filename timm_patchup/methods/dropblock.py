@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
+from ..core.draw import Change, Erase
 from ..core.functional import grow_blocks, kept_fraction, seed_rate
-from ..core.method import Change, Erase, Place, SiteMethod, register_method
+from ..core.method import Place, SiteMethod, register_method
 from ..core.settings import setting
 
 

@@ -6,7 +6,8 @@ so that odd batches work.
 
 from dataclasses import dataclass
 
-from ..core.method import Change, Method, Mix, Place, SiteMethod, register_method
+from ..core.draw import Change, Mix
+from ..core.method import Method, Place, SiteMethod, register_method
 from ..core.settings import setting
 
 

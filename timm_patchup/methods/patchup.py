@@ -12,8 +12,9 @@ from typing import Literal
 
 from torch import Tensor
 
+from ..core.draw import Change, Mix
 from ..core.functional import Objective, exact_seed_rate, expected_coverage, grow_blocks, seed_rate
-from ..core.method import INPUT, Change, Mix, Place, SiteMethod, register_method
+from ..core.method import INPUT, Place, SiteMethod, register_method
 from ..core.settings import setting
 from ..errors import UserError
 

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ..core.draw import Change, check_mask
 from ..core.functional import Objective
-from ..core.method import Change, Method, Place, check_mask, register_method
+from ..core.method import Method, Place, register_method
 from ..core.settings import check_value, setting
 from ..errors import WrongType
 from .puzzle_images import join_images, to_pixels, unit_range
