@@ -8,9 +8,10 @@ from importlib import import_module
 from types import ModuleType
 
 from . import methods, models
+from .core.create import PatchUp, create_mixer
 from .core.draw import Draw
 from .core.method import Method, list_methods, register_method
-from .core.mixer import Mixer, PatchUp, create_mixer
+from .core.mixer import Mixer
 from .core.plugin import register, unregister
 from .core.sites import list_sites
 from .core.task import MixTask

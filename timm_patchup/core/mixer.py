@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from .draw import Change, Draw, Erase, Mix
 from .functional import mix_targets, patchup_loss
 from .hooks import Armed, attach, refuse_wrapped
 from .layout import FeatureMap, widest_of
-from .method import INPUT, Method, Place, make_method
+from .method import INPUT, Method, Place
 from .probe import probe, saliency
 from .seeding import Stream
 from .settings import check_value
@@ -296,67 +296,6 @@ class Mixer:
             f"after mix(x, target). Was another model (a copy?) run, the model in eval mode, the pass under paused()? "
             f"Was the model compiled before the mixer was made? Then torch._dynamo.reset() and compile it again"
         )
-
-
-class PatchUp(Mixer):
-    """Hard or Soft PatchUp inside a timm model.
-
-    Args:
-        model: a timm model, before torch.compile or any distributed wrapper.
-        mode: ``"hard"`` swaps the blocks of two samples, ``"soft"`` interpolates them.
-        num_classes: number of classes; None takes ``model.num_classes``.
-        label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
-        seed: seed of the draws; each rank draws its own.
-        **settings: settings of ``HardPatchUp`` or ``SoftPatchUp`` (``methods/patchup.py``) that differ from the
-            mode's defaults: prob, gamma, block_size, sites, mask, input_mask, objective; for soft also alpha.
-
-    Example:
-        >>> mix = PatchUp(model, mode="hard")
-        >>> x, target = mix(x, y)
-        >>> loss = mix.loss(model(x), target)
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        mode: Literal["hard", "soft"] = "hard",
-        num_classes: int | None = None,
-        label_smoothing: float = 0.0,
-        seed: int = 0,
-        **settings: Any,
-    ) -> None:
-        method = make_method(f"{check_value('mode', mode, Literal['hard', 'soft'])}_patchup", **settings)
-        super().__init__(model, method, num_classes=num_classes, label_smoothing=label_smoothing, seed=seed)
-
-
-def create_mixer(
-    name: str,
-    model: nn.Module,
-    *,
-    num_classes: int | None = None,
-    label_smoothing: float = 0.0,
-    seed: int = 0,
-    **settings: Any,
-) -> Mixer:
-    """Make a mixer for a model from the name of a method.
-
-    Args:
-        name: one of ``list_methods()``.
-        model: a timm model, before torch.compile or any distributed wrapper.
-        num_classes: number of classes; None takes ``model.num_classes``.
-        label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
-        seed: seed of the draws; each rank draws its own.
-        **settings: settings that differ from the method's defaults.
-
-    Raises:
-        UserError: unknown method or setting, or a value outside of its range.
-
-    Example:
-        >>> mix = create_mixer("hard_patchup", model, gamma=0.4)
-    """
-    method = make_method(name, **settings)
-    return Mixer(model, method, num_classes=num_classes, label_smoothing=label_smoothing, seed=seed)
 
 
 def _check_mask_fits(draw: Draw, layouts: tuple[FeatureMap, ...]) -> None:

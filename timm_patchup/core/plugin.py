@@ -15,8 +15,9 @@ from timm.task import ClassificationTask, TrainingTask
 from torch import nn
 
 from ..errors import UserError
+from .create import PatchUp
 from .method import Method, make_method
-from .mixer import Mixer, PatchUp
+from .mixer import Mixer
 from .task import MixTask
 
 _MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed")

@@ -1,0 +1,71 @@
+"""The two calls users know: ``PatchUp(model, mode=...)`` and ``create_mixer(name, model, ...)``. Both make a Mixer."""
+
+from typing import Any, Literal
+
+from torch import nn
+
+from .method import make_method
+from .mixer import Mixer
+from .settings import check_value
+
+
+class PatchUp(Mixer):
+    """Hard or Soft PatchUp inside a timm model.
+
+    Args:
+        model: a timm model, before torch.compile or any distributed wrapper.
+        mode: ``"hard"`` swaps the blocks of two samples, ``"soft"`` interpolates them.
+        num_classes: number of classes; None takes ``model.num_classes``.
+        label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
+        seed: seed of the draws; each rank draws its own.
+        **settings: settings of ``HardPatchUp`` or ``SoftPatchUp`` (``methods/patchup.py``) that differ from the
+            mode's defaults: prob, gamma, block_size, coverage, sites, mask, input_mask, objective; for soft also
+            alpha.
+
+    Example:
+        >>> mix = PatchUp(model, mode="hard")
+        >>> x, target = mix(x, y)
+        >>> loss = mix.loss(model(x), target)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        mode: Literal["hard", "soft"] = "hard",
+        num_classes: int | None = None,
+        label_smoothing: float = 0.0,
+        seed: int = 0,
+        **settings: Any,
+    ) -> None:
+        method = make_method(f"{check_value('mode', mode, Literal['hard', 'soft'])}_patchup", **settings)
+        super().__init__(model, method, num_classes=num_classes, label_smoothing=label_smoothing, seed=seed)
+
+
+def create_mixer(
+    name: str,
+    model: nn.Module,
+    *,
+    num_classes: int | None = None,
+    label_smoothing: float = 0.0,
+    seed: int = 0,
+    **settings: Any,
+) -> Mixer:
+    """Make a mixer for a model from the name of a method.
+
+    Args:
+        name: one of ``list_methods()``.
+        model: a timm model, before torch.compile or any distributed wrapper.
+        num_classes: number of classes; None takes ``model.num_classes``.
+        label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
+        seed: seed of the draws; each rank draws its own.
+        **settings: settings that differ from the method's defaults.
+
+    Raises:
+        UserError: unknown method or setting, or a value outside of its range.
+
+    Example:
+        >>> mix = create_mixer("hard_patchup", model, gamma=0.4)
+    """
+    method = make_method(name, **settings)
+    return Mixer(model, method, num_classes=num_classes, label_smoothing=label_smoothing, seed=seed)
