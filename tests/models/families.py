@@ -30,7 +30,7 @@ SMALL = 64
 SMALL_NAMES = ("test_", "atto", "femto", "pico", "nano", "xx", "tiny", "micro", "small", "_050", "_s")
 PAGE = ROOT / "timm_patchup" / "methods" / "README.md"
 BEGIN, END = "<!-- reach:begin -->", "<!-- reach:end -->"
-# What the sites of a model can give, and what is told of one that cannot be mixed inside.
+# What the sites of a model can give, and how the table describes a model that cannot be mixed inside.
 KINDS = ("NCHW", "NHWC", "tokens", "several tensors")
 INSTEAD = ("no named stages", "something else")
 

@@ -257,7 +257,7 @@ def test_a_recipe_of_the_first_edition_is_read(tmp_path: Path) -> None:
     for recipe in (load_recipe(path), read_resolved(path), Recipe.from_stored(stored)):
         assert recipe.method == HardPatchUp(gamma=0.4)
         assert "mix_alpha" not in recipe.to_dict()
-    # Of soft PatchUp it is a setting, and whoever writes it today for hard PatchUp is told.
+    # It is a setting of soft PatchUp; given for hard PatchUp, it is refused.
     path.write_text(FIRST_EDITION.replace("hard_patchup", "soft_patchup").replace("2.0", "1.5"))
     assert load_recipe(path).mix_settings["alpha"] == 1.5
     path.write_text(FIRST_EDITION)
