@@ -77,7 +77,7 @@ def test_small_benchmarks_are_the_papers(data: str, model: str) -> None:
     assert (recipe.opt, recipe.lr, recipe.momentum, recipe.weight_decay) == ("sgd", 0.1, 0.9, 1e-4)
     assert (recipe.batch_size, recipe.val_fraction, recipe.smoothing) == (100, 0.1, 0.0)
     assert recipe.num_classes == (100 if data == "cifar100" else 10)
-    assert (recipe.crop_padding, recipe.hflip) == (4, 0.0 if data == "svhn" else 0.5)
+    assert (recipe.crop_padding, recipe.hflip) == (2, 0.0 if data == "svhn" else 0.5)
     assert recipe.filter_bias_and_bn is False
     assert recipe.model_kwargs == ({} if model == "wrn28_10" else {"final_norm": False})
 
@@ -104,6 +104,7 @@ def test_imagenet_is_cutmixs_setting() -> None:
 def test_tiny_imagenet_and_scarce_data() -> None:
     assert load_recipe("tiny_imagenet_wrn28_10_none").model_kwargs == {"stem_stride": 2}
     assert load_recipe("tiny_imagenet_resnet152_none").model == "resnet152"
+    assert load_recipe("tiny_imagenet_resnet152_none").crop_padding == 4
     scarce = load_recipe("cifar10_scarce_none")
     assert (scarce.model, scarce.train_per_class, scarce.epochs, scarce.sched) == ("preactresnet8", 100, 240, "cosine")
     assert (scarce.batch_size, scarce.lr, scarce.weight_decay) == (100, 0.1, 1e-4)
