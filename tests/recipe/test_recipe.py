@@ -87,8 +87,9 @@ def test_settings_of_the_methods_by_benchmark() -> None:
         settings = load_recipe(name).mix_settings
         return settings["prob"], settings["gamma"], settings["block_size"]
 
-    assert of("cifar10_wrn28_10_hard_patchup") == (0.7, 0.5, 7)
-    assert of("tiny_imagenet_resnet101_soft_patchup") == (1.0, 0.75, 7)
+    assert of("cifar10_preactresnet18_hard_patchup") == (0.7, 0.5, 7)
+    assert of("cifar10_wrn28_10_hard_patchup") == (0.7, 0.5, [7, 7, 7, 5])
+    assert of("tiny_imagenet_resnet101_soft_patchup") == (1.0, 0.75, [7, 7, 5])
     assert of("imagenet_hard_patchup") == (0.6, 0.5, 7)
     assert of("imagenet_soft_patchup") == (1.0, 0.6, 7)
 
