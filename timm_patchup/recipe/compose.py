@@ -15,7 +15,7 @@ import yaml
 
 from ..core.method import INPUT, PAPER_SITES, list_methods, method_settings, method_type
 from ..errors import UserError, nearest
-from .schema import MIX_PREFIX, Recipe, without_retired
+from .schema import MIX_PREFIX, Recipe, override, without_retired
 
 DEFAULT = "fashion_mini_hard_patchup"
 SITES = "sites"
@@ -59,7 +59,7 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
     Args:
         source: a name of ``list_recipes()``, or the path of a file, such as the recipe.yaml of a run.
         overrides: flat keys that replace those of the recipe. Another ``mix`` comes with its own settings, another
-            ``model`` drops the ``model_kwargs`` and the sites of the recipe's.
+            ``model`` drops the ``model_kwargs`` and sites of the recipe's, another ``sched`` the keys of its schedule.
 
     Raises:
         UserError: everything that is wrong, together.
@@ -87,7 +87,7 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
         chosen = overrides["mix_sites"] or PAPER_SITES
         keys.values.update(_at_sites(keys.values, chosen))  # the block sizes of other sites
     keys.values.pop(SITES, None)
-    return Recipe.from_dict(keys.values | overrides)
+    return Recipe.from_dict(override(keys.values, overrides))
 
 
 def read_resolved(path: Path) -> Recipe:
@@ -96,7 +96,7 @@ def read_resolved(path: Path) -> Recipe:
     Raises:
         UserError: everything that is wrong with it.
     """
-    return Recipe.from_dict(_mapping(path))
+    return Recipe.from_stored(_mapping(path))
 
 
 def _problems_of(overrides: Mapping[str, Any]) -> list[str]:
@@ -180,7 +180,7 @@ def read_keys(path: Path, seen: tuple[Path, ...] = ()) -> Keys:
             keys.update(read_keys(beside, seen=(*seen, path)))
         else:
             keys.update(_compose(str(name)))
-    keys.values.update(own)
+    keys.values = override(keys.values, own)
     return keys
 
 

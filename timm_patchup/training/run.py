@@ -17,6 +17,7 @@ from accelerate.utils import broadcast_object_list
 from ..data.loader import load_data
 from ..errors import CheckpointError, UserError
 from ..recipe import Recipe
+from ..recipe.schema import override
 from ..runs.accelerator import make_accelerator
 from ..runs.checkpoint import Checkpoint, load_checkpoint
 from ..runs.folder import RunFolder
@@ -116,7 +117,7 @@ def _recipe_of_run(folder: RunFolder, recipe: Recipe, options: RunOptions) -> Re
     if not options.given and not options.overrides:
         return own
     if not options.given:
-        recipe = Recipe.from_dict(own.to_dict() | options.overrides)
+        recipe = Recipe.from_dict(override(own.to_dict(), options.overrides))
     mine, theirs = recipe.to_dict(), own.to_dict()
     problems = [
         f"{folder.path} was started with {name} {theirs.get(name)!r}, got {mine.get(name)!r}: a resumed run keeps its "
