@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from ..core.method import list_methods
 from ..errors import UserError, nearest
 from .schema import MIX_PREFIX, Recipe, override, without_retired
 
@@ -26,7 +27,7 @@ class Keys:
     parts: set[str] = field(default_factory=set)
 
     def update(self, other: "Keys") -> None:
-        self.values.update(other.values)
+        self.values = override(self.values, other.values)
         self.parts |= other.parts
 
 
@@ -72,12 +73,9 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
         raise UserError([*error.problems, *_problems_of(overrides)]) from None
     if overrides.get("model") not in (None, keys.values.get("model")):
         keys.values.pop("model_kwargs", None)
-    mix = overrides.get("mix")
-    if mix is not None and mix != keys.values.get("mix", "none"):
-        keys.values = {name: value for name, value in keys.values.items() if not name.startswith(MIX_PREFIX)}
-        if mix in list_recipe_methods():
-            _apply_method(keys, mix)
-            overrides["mix"] = keys.values["mix"]  # augmix and autoaugment are the method none with timm's aa
+    mix = overrides.pop("mix", None)
+    if mix is not None:
+        _choose(keys, mix)
     return Recipe.from_dict(override(keys.values, overrides))
 
 
@@ -130,6 +128,21 @@ def _apply_method(keys: Keys, method: str) -> None:
             keys.values.update(differing)
 
 
+def _choose(keys: Keys, mix: Any) -> None:
+    """Take another method, or several, with their own settings; the same ones stay as they are."""
+    if mix == keys.values.get("mix", "none"):
+        return
+    keys.values = {name: value for name, value in keys.values.items() if not name.startswith(MIX_PREFIX)} | {"mix": mix}
+    if isinstance(mix, str) and mix in list_recipe_methods():
+        _apply_method(keys, mix)  # augmix and autoaugment are the method none with timm's aa
+    for method in mix if isinstance(mix, list) else ():
+        if method in list_methods() and method in list_recipe_methods():
+            own = Keys(parts=keys.parts)
+            _apply_method(own, method)
+            settings = {name.removeprefix(MIX_PREFIX): value for name, value in own.values.items() if name != "mix"}
+            keys.values.setdefault("mix_settings", {})[method] = settings
+
+
 def read_keys(path: Path, seen: tuple[Path, ...] = ()) -> Keys:
     """Read a file of keys and the files it includes; ``seen`` are the files that led to it."""
     if path in seen:
@@ -148,6 +161,9 @@ def read_keys(path: Path, seen: tuple[Path, ...] = ()) -> Keys:
             keys.update(read_keys(beside, seen=(*seen, path)))
         else:
             keys.update(_compose(str(name)))
+    if "mix" in keys.values and "mix" in own:
+        _choose(keys, own["mix"])
+        own.pop("mix")
     keys.values = override(keys.values, own)
     return keys
 
