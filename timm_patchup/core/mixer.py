@@ -36,6 +36,7 @@ from .probe import probe, saliency
 from .seeding import Stream
 from .settings import check_value
 from .sites import Site, resolve_sites
+from .tokens import check_readable
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class Mixer:
         self.num_classes = check_value("num_classes", num_classes, int | None, low=1)
         self.label_smoothing = check_value("label_smoothing", label_smoothing, float, low=0, below=1)
         self.sites: list[Site] = resolve_sites(model, method.site_names, default=method.default_sites)
+        check_readable(model, self.sites)
         method.check_sites([site.name for site in self.sites])
         self.mixup_enabled = True
         self._batch: _Batch | None = None
