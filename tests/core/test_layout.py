@@ -60,6 +60,8 @@ def test_models_are_found() -> None:
 @pytest.mark.parametrize("name", KNOWN)
 def test_map_is_the_one_that_timm_reads(name: str) -> None:
     model, x = make(name)
+    if not hasattr(model, "forward_intermediates"):
+        pytest.skip("this release of timm does not offer it for the model")
     sites = resolve_sites(model, [site for site in list_sites(model) if site.startswith("stage")])
     maps = probe(model, sites, x)
     with torch.no_grad():

@@ -15,7 +15,10 @@ from timm_patchup.errors import SiteError
 
 def on_meta(name: str) -> nn.Module:
     """Make a timm model without memory: enough to look at its modules."""
-    with torch.device("meta"):
+    try:
+        with torch.device("meta"):
+            return timm.create_model(name)
+    except NotImplementedError:  # older releases of torch lack an operator there
         return timm.create_model(name)
 
 
