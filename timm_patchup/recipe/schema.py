@@ -5,15 +5,17 @@ exceptions: ``batch_size`` is the whole batch of one update, whatever the number
 ``decay_milestones`` epochs, not one before. Settings of the method are the keys ``mix_*``.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import yaml
 
-from ..core.method import Method, list_methods, make_method, method_settings, read_method
+from ..core.method import Method, list_methods, method_settings
+from ..core.one_of import OneOf, make_methods, read_methods
 from ..core.settings import Checked, raise_together, setting, settings_of
-from ..errors import UserError, nearest
+from ..errors import NoEffect, UserError, nearest
+from .idle import DECAYING, SCHEDULED, in_memory, next_to_aa, nothing_drawn, optimizer_has, schedule_is, without
 
 MIX_PREFIX = "mix_"
 # Settings that earlier editions wrote although the method had no use for them.
@@ -30,7 +32,9 @@ class Recipe(Checked):
     train_split: str = setting("train", "split to train on")
     val_split: str = setting("test", "split the finished model is tested on, once")
     val_fraction: float = setting(0.1, "share of the train split held out to choose the best epoch", low=0, high=0.9)
-    split_seed: int = setting(0, "seed of the held-out share and of every subset, the same for all runs", low=0)
+    split_seed: int = setting(
+        0, "seed of the held-out share and of every subset, the same for all runs", low=0, idle=nothing_drawn
+    )
     input_key: str = setting("image", "column of the images")
     target_key: str = setting("label", "column of the labels")
     num_classes: int = setting(10, "number of classes", low=1)
@@ -41,27 +45,33 @@ class Recipe(Checked):
     input_size: list[int] = setting([3, 32, 32], "channels, height, width", low=1)
     mean: list[float] = setting([0.5, 0.5, 0.5], "mean per channel", low=0, high=1)
     std: list[float] = setting([0.5, 0.5, 0.5], "standard deviation per channel", above=0)
-    crop_pct: float = setting(1.0, "share of the image that the evaluated centre crop covers", above=0, high=1)
+    crop_pct: float = setting(
+        1.0, "share of the image that the evaluated centre crop covers", above=0, high=1, idle=in_memory
+    )
     crop_mode: Literal["center", "squash", "border"] = setting(
-        "center", "how evaluated images are resized and cropped, as in timm"
+        "center", "how evaluated images are resized and cropped, as in timm", idle=in_memory
     )
     interpolation: Literal["nearest", "bilinear", "bicubic"] = setting("bilinear", "how images are resized")
     train_interpolation: Literal["nearest", "bilinear", "bicubic", "random"] = setting(
-        "bilinear", "how timm's random crop resizes"
+        "bilinear", "how timm's random crop resizes", idle=in_memory
     )
     crop_padding: int | None = setting(
         None, "small images: decoded once, kept as bytes and cropped from this padding; none for timm's crop", low=0
     )
-    scale: list[float] = setting([0.08, 1.0], "range of areas of timm's random crop", above=0)
-    ratio: list[float] = setting([0.75, 1.3333], "range of aspect ratios of timm's random crop", above=0)
+    scale: list[float] = setting([0.08, 1.0], "range of areas of timm's random crop", above=0, idle=in_memory)
+    ratio: list[float] = setting(
+        [0.75, 1.3333], "range of aspect ratios of timm's random crop", above=0, idle=in_memory
+    )
     hflip: float = setting(0.5, "probability of a horizontal flip", low=0, high=1)
     vflip: float = setting(0.0, "probability of a vertical flip", low=0, high=1)
-    color_jitter: float = setting(0.0, "strength of colour jitter", low=0)
+    color_jitter: float = setting(0.0, "strength of colour jitter", low=0, idle=next_to_aa)
     lighting: float = setting(0.0, "strength of AlexNet's PCA lighting", low=0)
     aa: str | None = setting(None, "timm's automatic augmentation: original, rand-m9-mstd0.5, augmix-m3-w3, ...")
     reprob: float = setting(0.0, "probability of random erasing", low=0, high=1)
-    remode: Literal["const", "rand", "pixel"] = setting("pixel", "what random erasing fills with")
-    recount: int = setting(1, "rectangles of random erasing", low=1)
+    remode: Literal["const", "rand", "pixel"] = setting(
+        "pixel", "what random erasing fills with", idle=without("reprob")
+    )
+    recount: int = setting(1, "rectangles of random erasing", low=1, idle=without("reprob"))
     # Model
     model: str = setting("preactresnet8", "a model of timm's registry")
     model_kwargs: dict[str, Any] = setting({}, "more arguments of the model")
@@ -72,7 +82,8 @@ class Recipe(Checked):
     channels_last: bool = setting(False, "memory format of model and images")
     torchcompile: str | None = setting(None, "compile the model with this backend, such as inductor")
     # Method
-    mix: str = setting("none", "the method")
+    mix: str | list[str] = setting("none", "the method, or several, of which one is chosen per batch")
+    mix_weights: list[float] | None = setting(None, "how often each of several methods has its turn", above=0)
     mix_settings: dict[str, Any] = field(default_factory=dict)
     smoothing: float = setting(0.0, "label smoothing", low=0, below=1)
     loss: Literal["cross_entropy", "bce", "bce_softmax"] = setting(
@@ -84,38 +95,50 @@ class Recipe(Checked):
     validation_batch_size: int = setting(500, "batch per process in evaluation", low=1, fixed=False)
     opt: str = setting("sgd", "an optimizer of timm; sgd is with Nesterov momentum, as in timm")
     lr: float = setting(0.1, "learning rate of the whole batch, not scaled by anything", above=0)
-    momentum: float = setting(0.9, "momentum", low=0, high=1)
+    momentum: float = setting(0.9, "momentum", low=0, high=1, idle=optimizer_has("momentum"))
     weight_decay: float = setting(1e-4, "weight decay", low=0)
-    filter_bias_and_bn: bool = setting(True, "no weight decay for biases and norms, as in timm")
-    opt_eps: float | None = setting(None, "epsilon of the optimizer", above=0)
-    opt_betas: list[float] | None = setting(None, "betas of the optimizer", low=0, high=1)
+    filter_bias_and_bn: bool = setting(
+        True, "no weight decay for biases and norms, as in timm", idle=without("weight_decay")
+    )
+    opt_eps: float | None = setting(None, "epsilon of the optimizer", above=0, idle=optimizer_has("eps"))
+    opt_betas: list[float] | None = setting(None, "betas of the optimizer", low=0, high=1, idle=optimizer_has("betas"))
     clip_grad: float | None = setting(None, "clip gradients at this value", above=0)
-    clip_mode: Literal["norm", "value", "agc"] = setting("norm", "what is clipped")
+    clip_mode: Literal["norm", "value", "agc"] = setting("norm", "what is clipped", idle=without("clip_grad"))
     # Learning rate schedule
     epochs: int = setting(10, "number of epochs, without cooldown", low=1)
     sched: Literal["cosine", "tanh", "step", "multistep", "poly", "none"] = setting("cosine", "schedule")
-    sched_on_updates: bool = setting(False, "step the schedule with every update instead of every epoch")
-    decay_milestones: list[int] = setting([30, 60], "multistep: the rate drops after these epochs", low=1)
-    decay_epochs: float = setting(30.0, "step: epochs between two drops of the rate", above=0)
-    decay_rate: float = setting(0.1, "factor of each drop", above=0)
-    min_lr: float = setting(0.0, "lowest rate", low=0)
-    warmup_epochs: int = setting(0, "epochs of warmup", low=0)
-    warmup_lr: float = setting(1e-5, "rate at the start of warmup", low=0)
-    warmup_prefix: bool = setting(False, "warmup comes before the schedule instead of replacing its start")
-    cooldown_epochs: int = setting(0, "epochs at the lowest rate after the schedule", low=0)
+    sched_on_updates: bool = setting(
+        False, "step the schedule with every update instead of every epoch", idle=schedule_is(*SCHEDULED)
+    )
+    decay_milestones: list[int] = setting(
+        [30, 60], "multistep: the rate drops after these epochs", low=1, idle=schedule_is("multistep")
+    )
+    decay_epochs: float = setting(30.0, "step: epochs between two drops of the rate", above=0, idle=schedule_is("step"))
+    decay_rate: float = setting(
+        0.1, "factor of each drop; poly: the power", above=0, idle=schedule_is("step", "multistep", "poly")
+    )
+    min_lr: float = setting(0.0, "lowest rate", low=0, idle=schedule_is(*DECAYING))
+    warmup_epochs: int = setting(0, "epochs of warmup", low=0, idle=schedule_is(*SCHEDULED))
+    warmup_lr: float = setting(1e-5, "rate at the start of warmup", low=0, idle=without("warmup_epochs"))
+    warmup_prefix: bool = setting(
+        False, "warmup comes before the schedule instead of replacing its start", idle=without("warmup_epochs")
+    )
+    cooldown_epochs: int = setting(
+        0, "epochs at the lowest rate after the schedule", low=0, idle=schedule_is(*DECAYING)
+    )
     # EMA and mixed precision
     model_ema: bool = setting(False, "keep an exponential moving average of the weights, and evaluate it")
-    model_ema_decay: float = setting(0.9998, "decay of the average", low=0, high=1)
-    model_ema_warmup: bool = setting(False, "let the decay grow at first")
+    model_ema_decay: float = setting(0.9998, "decay of the average", low=0, high=1, idle=without("model_ema"))
+    model_ema_warmup: bool = setting(False, "let the decay grow at first", idle=without("model_ema"))
     amp: bool = setting(False, "mixed precision; off leaves it to the launch configuration")
-    amp_dtype: Literal["bfloat16", "float16"] = setting("bfloat16", "dtype of mixed precision")
+    amp_dtype: Literal["bfloat16", "float16"] = setting("bfloat16", "dtype of mixed precision", idle=without("amp"))
     # Run
     seed: int = setting(0, "seed of everything but the splits", low=0)
     dist_bn: Literal["reduce", "broadcast"] = setting(
         "reduce", "norm statistics after each epoch: the mean over the processes, or those of the first"
     )
     val_interval: int = setting(1, "epochs between two validations; the last is always validated", low=1)
-    eval_metric: Literal["top1", "loss"] = setting("top1", "what makes an epoch the best")
+    eval_metric: Literal["top1", "loss"] = setting("top1", "what makes an epoch the best", idle=without("val_fraction"))
     checkpoint_steps: int = setting(
         0, "updates between two checkpoints, besides those of each epoch; 0 for epochs only", low=0, fixed=False
     )
@@ -124,23 +147,44 @@ class Recipe(Checked):
 
     def __post_init__(self) -> None:
         errors: list[UserError] = []
-        has_method = isinstance(self.mix, str)  # if not, the check reports it
+        given = self.mix
         try:
             super().__post_init__()
         except UserError as error:
             errors.append(error)
         try:
-            # Defaults are written out: a resolved recipe states all that was used, even if defaults change later.
-            method = read_method(self.mix, self.mix_settings if has_method else {}, prefix=MIX_PREFIX)
-            object.__setattr__(self, "mix_settings", dict(sorted(method.settings().items())))
+            self._resolve_method(self.mix_settings if self.mix == given else {})  # if not, the check has reported it
         except UserError as error:
             errors.append(error)
         raise_together(errors)
 
+    def _resolve_method(self, settings: Mapping[str, Any]) -> None:
+        """Write out defaults: a resolved recipe states all that was used, even if defaults change later."""
+        mix = self.mix[0] if isinstance(self.mix, list) and len(self.mix) == 1 else self.mix
+        method = read_methods(mix, settings, weights=self.mix_weights, prefix=MIX_PREFIX)
+        object.__setattr__(self, "mix", mix)
+        if isinstance(method, OneOf):
+            each = {name: dict(sorted(one.settings().items())) for name, one in zip(mix, method.methods)}
+            object.__setattr__(self, "mix_weights", list(method.weights or ()))
+            object.__setattr__(self, "mix_settings", each)
+        else:
+            object.__setattr__(self, "mix_settings", dict(sorted(method.settings().items())))
+
     @property
     def method(self) -> Method:
         """The method with its settings."""
-        return make_method(self.mix, **self.mix_settings)
+        weights = {} if self.mix_weights is None else {"weights": self.mix_weights}
+        return make_methods(self.mix, **weights, **self.mix_settings)
+
+    @property
+    def methods(self) -> dict[str, dict[str, Any]]:
+        """The settings of each method by its name: one, or several of which one is chosen per batch."""
+        return {self.mix: self.mix_settings} if isinstance(self.mix, str) else self.mix_settings
+
+    @property
+    def mix_name(self) -> str:
+        """The method as tables and titles show it; several are joined by ``+``."""
+        return "+".join(self.methods)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
@@ -152,6 +196,11 @@ class Recipe(Checked):
         for name, value in values.items():
             if name in known:
                 taken[name] = known[name].from_text(value)
+            elif name == "mix_settings":
+                if isinstance(value, Mapping):
+                    settings |= value
+                else:
+                    problems.append(f"{name} must be a mapping of methods to their settings, got {value!r}")
             elif name.removeprefix(MIX_PREFIX) in known_settings and name.startswith(MIX_PREFIX):
                 settings[name.removeprefix(MIX_PREFIX)] = value
             else:
@@ -159,6 +208,8 @@ class Recipe(Checked):
         try:
             recipe = cls(**taken, mix_settings=settings)
         except UserError as error:
+            if not problems:
+                raise
             problems += error.problems
         if problems:
             raise UserError(problems)
@@ -166,17 +217,20 @@ class Recipe(Checked):
 
     @classmethod
     def from_stored(cls, values: Mapping[str, Any]) -> "Recipe":
-        """Make a recipe from the keys that a run stored, of this edition or an earlier one."""
-        return cls.from_dict(without_retired(values))
+        """Make a recipe from the keys that a run stored, of this edition or an earlier one.
+
+        What had no effect is left out: earlier editions refused fewer of these keys, and their runs can be resumed.
+        """
+        return cls.from_dict(_without_idle(without_retired(values), keep=set()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the flat keys, with the settings of the method as ``mix_*``."""
+        """Return the flat keys, with the settings of the method as ``mix_*``, of several under ``mix_settings``."""
         flat: dict[str, Any] = {}
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.name == "mix_settings":
+            if isinstance(self.mix, str) and f.name == "mix_settings":
                 flat.update({f"{MIX_PREFIX}{name}": setting for name, setting in value.items()})
-            else:
+            elif isinstance(self.mix, list) or f.name != "mix_weights":
                 flat[f.name] = value
         return flat
 
@@ -203,22 +257,7 @@ class Recipe(Checked):
             problems.append(f"decay_milestones must increase, got {self.decay_milestones}")
         if self.warmup_epochs and self.warmup_epochs >= self.epochs and not self.warmup_prefix:
             problems.append(f"warmup_epochs {self.warmup_epochs} must be fewer than epochs {self.epochs}")
-        return problems or [f"{name} has no effect {why}" for name, why in self._idle_keys()]
-
-    def _idle_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the keys that were set although another key disables them, with the reason and the next step."""
-        idle: dict[str, str] = {}
-        if self.crop_padding is not None:
-            reason = "on small images cropped from padding: crop_padding none takes timm's random crop"
-            idle |= dict.fromkeys(("scale", "ratio", "train_interpolation"), reason)
-        if self.aa is not None and "3a" not in self.aa:
-            idle["color_jitter"] = "next to aa, as in timm: set color_jitter to 0"
-        if self.sched in ("step", "multistep", "none"):
-            idle |= dict.fromkeys(("min_lr", "cooldown_epochs"), f"with the schedule {self.sched}")
-        if self.sched == "none":
-            idle["warmup_epochs"] = "with the schedule none"
-        declared = settings_of(Recipe)
-        yield from ((name, why) for name, why in idle.items() if getattr(self, name) != declared[name].default)
+        return problems
 
 
 KEYS_FREE_TO_CHANGE_ON_RESUME = frozenset(name for name, known in settings_of(Recipe).items() if not known.fixed)
@@ -242,7 +281,47 @@ def list_mix_settings() -> list[str]:
 
 def list_keys() -> list[str]:
     """Return all keys, including those of the methods."""
-    return [*settings_of(Recipe), *(f"{MIX_PREFIX}{name}" for name in list_mix_settings())]
+    return [*settings_of(Recipe), "mix_settings", *(f"{MIX_PREFIX}{name}" for name in list_mix_settings())]
+
+
+def override(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return flat keys with some overridden, without those that the overrides disable.
+
+    With ``sched: cosine`` over a recipe that has milestones, these are no mistake of the caller. A key that had no
+    effect before, or is itself an override, is one: it stays, and is refused when the recipe is made.
+    """
+    return _without_idle(_join(values, overrides), keep=_idle_keys(values) | set(overrides))
+
+
+def _join(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Return flat keys with others put over them; of several methods, a setting for all replaces that of each."""
+    joined, kept, own = {**values, **others}, values.get("mix_settings"), others.get("mix_settings", {})
+    if isinstance(kept, Mapping) and isinstance(own, Mapping):
+        each = {**kept, **own}
+        for method, settings in kept.items():
+            if isinstance(settings, Mapping) and isinstance(each[method], Mapping):
+                stay = {key: value for key, value in settings.items() if MIX_PREFIX + key not in others}
+                each[method] = {**stay, **own.get(method, {})}
+        joined["mix_settings"] = each
+    return joined
+
+
+def _without_idle(values: Mapping[str, Any], keep: set[str]) -> dict[str, Any]:
+    left = dict(values)
+    while idle := _idle_keys(left) - keep:  # without one key, another may have no effect either
+        left = {name: value for name, value in left.items() if name not in idle}
+    return left
+
+
+def _idle_keys(values: Mapping[str, Any]) -> set[str]:
+    """Return the keys that have no effect; none while something else is wrong with the values."""
+    try:
+        Recipe.from_dict(values)
+    except NoEffect as error:
+        return set(error.names)
+    except UserError:
+        pass
+    return set()
 
 
 def without_retired(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from accelerate.utils import broadcast_object_list
 from ..data.loader import load_data
 from ..errors import CheckpointError, UserError
 from ..recipe import Recipe
+from ..recipe.schema import override
 from ..runs.accelerator import make_accelerator
 from ..runs.checkpoint import Checkpoint, load_checkpoint
 from ..runs.folder import RunFolder
@@ -116,7 +117,7 @@ def _recipe_of_run(folder: RunFolder, recipe: Recipe, options: RunOptions) -> Re
     if not options.given and not options.overrides:
         return own
     if not options.given:
-        recipe = Recipe.from_dict(own.to_dict() | options.overrides)
+        recipe = Recipe.from_dict(override(own.to_dict(), options.overrides))
     mine, theirs = recipe.to_dict(), own.to_dict()
     problems = [
         f"{folder.path} was started with {name} {theirs.get(name)!r}, got {mine.get(name)!r}: a resumed run keeps its "
@@ -240,8 +241,8 @@ def _print_table(folder: RunFolder, recipe: Recipe, results: dict[str, Any], acc
         "",
         f"| {'run':30} | method        | test error | top-1 | top-5 |    NLL | images |",
         f"| {'-' * 30} | ------------- | ---------- | ----- | ----- | ------ | ------ |",
-        f"| {folder.name:30} | {recipe.mix:13} | {test['error']:10.2f} | {test['top1']:5.2f} | {test['top5']:5.2f} | "
-        f"{test['loss']:6.4f} | {test['count']:6} |",
+        f"| {folder.name:30} | {recipe.mix_name:13} | {test['error']:10.2f} | {test['top1']:5.2f} | "
+        f"{test['top5']:5.2f} | {test['loss']:6.4f} | {test['count']:6} |",
         f"epoch {results['best_epoch']} of {results['epochs']} ({chosen}), {results['weights']} weights",
         f"{folder.path}/: model.safetensors, recipe.yaml, summary.csv, curves.png, results.json",
     ]

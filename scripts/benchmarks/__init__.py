@@ -1,0 +1,1 @@
+"""What ``scripts/benchmark.py`` runs: one file per table in ``parts/``, and what the tables share."""
