@@ -36,7 +36,7 @@ from timm_patchup.core.probe import probe
 from timm_patchup.core.settings import check_value
 from timm_patchup.core.sites import Site, resolve_sites, site_module
 from timm_patchup.data.embedded import CLASSES, fashion_mini_file
-from timm_patchup.errors import nearest
+from timm_patchup.errors import SiteError, nearest
 
 IMAGE_SIZE = 160
 OWN = LinearSegmentedColormap.from_list("a", ["#dfeafa", "#85b1e8", "#2464c4", "#071f52"])
@@ -258,6 +258,8 @@ def main(argv: list[str] | None = None) -> None:
         args.output.parent.mkdir(parents=True, exist_ok=True)
         figure = plot_figure(rows, names, args.lam, negate=args.images is not None)
         figure.savefig(args.output, format=args.output.suffix[1:] or "png", dpi=150)
+    except SiteError as error:
+        parser.error(error.for_flag("--sites"))
     except (AssertionError, OSError, OverflowError, RuntimeError, TypeError, ValueError) as error:
         parser.error(str(error) or type(error).__name__)
     print(f"wrote {args.output}")
