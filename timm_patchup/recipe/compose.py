@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from ..core.method import list_methods
+from ..core.outside import import_methods
 from ..errors import UserError, nearest
 from .schema import MIX_PREFIX, Recipe, override, without_retired
 
@@ -54,6 +55,8 @@ def list_recipes() -> list[str]:
 def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """Return the recipe of a name or a YAML file, with some keys overridden.
 
+    A method from outside (``mix: package.module:Name``) is imported: give only files of your own.
+
     Args:
         source: a name of ``list_recipes()``, or the path of a file, such as the recipe.yaml of a run.
         overrides: flat keys that replace those of the recipe. Another ``mix`` comes with its own settings, another
@@ -76,6 +79,7 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
     mix = overrides.pop("mix", None)
     if mix is not None:
         _choose(keys, mix)
+    import_methods(keys.values.get("mix"))
     return Recipe.from_dict(override(keys.values, overrides))
 
 
