@@ -13,6 +13,7 @@ import yaml
 
 from ..core.method import Method, list_methods, method_settings
 from ..core.one_of import OneOf, make_methods, read_methods
+from ..core.outside import is_unknown_outside
 from ..core.settings import Checked, raise_together, setting, settings_of
 from ..errors import NoEffect, UserError, nearest
 from .idle import DECAYING, SCHEDULED, in_memory, next_to_aa, nothing_drawn, optimizer_has, schedule_is, without
@@ -161,6 +162,8 @@ class Recipe(Checked):
     def _resolve_method(self, settings: Mapping[str, Any]) -> None:
         """Write out defaults: a resolved recipe states all that was used, even if defaults change later."""
         mix = self.mix[0] if isinstance(self.mix, list) and len(self.mix) == 1 else self.mix
+        if self._unknown_outside(mix):
+            return  # a recipe that is merely read imports nothing; its settings stay as they are
         method = read_methods(mix, settings, weights=self.mix_weights, prefix=MIX_PREFIX)
         object.__setattr__(self, "mix", mix)
         if isinstance(method, OneOf):
@@ -169,6 +172,10 @@ class Recipe(Checked):
             object.__setattr__(self, "mix_settings", each)
         else:
             object.__setattr__(self, "mix_settings", dict(sorted(method.settings().items())))
+
+    @staticmethod
+    def _unknown_outside(mix: Any) -> bool:
+        return any(map(is_unknown_outside, mix if isinstance(mix, list) else [mix]))
 
     @property
     def method(self) -> Method:
@@ -179,7 +186,9 @@ class Recipe(Checked):
     @property
     def methods(self) -> dict[str, dict[str, Any]]:
         """The settings of each method by its name: one, or several of which one is chosen per batch."""
-        return {self.mix: self.mix_settings} if isinstance(self.mix, str) else self.mix_settings
+        if isinstance(self.mix, str):
+            return {self.mix: self.mix_settings}
+        return {name: self.mix_settings.get(name, {}) for name in self.mix}
 
     @property
     def mix_name(self) -> str:
@@ -189,7 +198,7 @@ class Recipe(Checked):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
         """Make a recipe from flat keys; raise UserError with everything that is wrong with them."""
-        known, known_settings = settings_of(cls), list_mix_settings()
+        known, known_settings, own = settings_of(cls), list_mix_settings(), cls._unknown_outside(values.get("mix"))
         taken: dict[str, Any] = {}
         settings: dict[str, Any] = {}
         problems: list[str] = []
@@ -201,7 +210,7 @@ class Recipe(Checked):
                     settings |= value
                 else:
                     problems.append(f"{name} must be a mapping of methods to their settings, got {value!r}")
-            elif name.removeprefix(MIX_PREFIX) in known_settings and name.startswith(MIX_PREFIX):
+            elif name.startswith(MIX_PREFIX) and (own or name.removeprefix(MIX_PREFIX) in known_settings):
                 settings[name.removeprefix(MIX_PREFIX)] = value
             else:
                 problems.append(f"unknown key {name!r}{nearest(name, list_keys())}")
