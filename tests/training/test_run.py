@@ -134,7 +134,7 @@ def test_image_folders_train(train: Train, tmp_path: Path) -> None:
     flags = ["--data-dir", folder, "--num-classes", 3, "--crop-padding", "none", "--val-split", "validation"]
     ended = train("--experiment", "a", *flags, "--lighting", 0.1, "--color-jitter", 0.4)
     assert ended.code == 0, ended.err
-    assert "54 train, 6 val (held out of train), 9 test" in ended.out
+    assert "54 train, 6 val (chooses the epoch), 9 test" in ended.out
 
 
 def test_metrics_count_every_sample_once() -> None:

@@ -13,7 +13,7 @@ import yaml
 from timm.utils import ParseKwargs
 
 from ..core.method import list_methods, method_settings
-from ..core.settings import Setting, plain, settings_of
+from ..core.settings import AUTO, Setting, plain, settings_of
 from ..errors import UserError
 from ..recipe import Recipe, load_recipe
 from ..recipe.compose import DEFAULT
@@ -86,6 +86,7 @@ def _add(group: Any, key: Setting, text: str, *, prefix: str = "", several: bool
         group.add_argument(flag, nargs="*", action=ParseKwargs, metavar="KEY=VALUE", **options)
     else:
         metavar = "{" + ",".join(key.choices) + "}" if key.choices else _metavar(key)
+        metavar = f"{metavar[:-1]},X}}" if key.choices and key.takes_several else metavar
         nargs = {"nargs": "+"} if several or key.takes_several else {}
         text_type = _text_or_none if key.optional else str
         group.add_argument(
@@ -121,9 +122,15 @@ def named_recipe(words: Sequence[str]) -> Recipe:
 def given_keys(namespace: argparse.Namespace) -> dict[str, Any]:
     """Return the keys of a recipe that were given as flags."""
     given = vars(namespace)
-    own = {name: given[name] for name in settings_of(Recipe) if name in given}
+    own = {name: _one_or_several(key, given[name]) for name, key in settings_of(Recipe).items() if name in given}
     flags = {name: given[MIX_PREFIX + name] for name in list_mix_settings() if MIX_PREFIX + name in given}
     return own | {MIX_PREFIX + name: value for name, value in mix_values(flags).items()}
+
+
+def _one_or_several(key: Setting, value: Any) -> Any:
+    """Return a single word that a key also takes by itself, such as ``auto``, without its list."""
+    single = isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
+    return value[0] if single and value[0] in (key.choices or ()) + (AUTO,) * key.auto else value
 
 
 def mix_values(flags: Mapping[str, Any]) -> dict[str, Any]:

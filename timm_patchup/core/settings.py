@@ -14,6 +14,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..errors import UserError, WrongType, nearest
 
+AUTO = "auto"  # a value that is found out later, for settings that allow it
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -29,6 +31,7 @@ class Setting:
         above: the value must be greater.
         below: the value must be smaller.
         fixed: whether it may not change when a run is resumed.
+        auto: whether the word ``auto`` is allowed, too.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Setting:
     above: float | None = None
     below: float | None = None
     fixed: bool = True
+    auto: bool = False
 
     @property
     def types(self) -> tuple[Any, ...]:
@@ -68,7 +72,9 @@ class Setting:
         """What is allowed, in a few words for tables, such as ``"a number in [0, 1]"`` or ``"hard, soft"``."""
         words = [self._words(kind) for kind in self.types if not (self.takes_one and get_origin(kind) in (list, tuple))]
         several = [" or a list of them"] if self.takes_one and self.takes_several else []
-        return "".join([*words, *several, *([" or none"] if self.optional else [])])
+        return "".join(
+            [*words, *several, *([" or none"] if self.optional else []), *([" or auto"] if self.auto else [])]
+        )
 
     def _words(self, kind: Any) -> str:
         if get_origin(kind) is Literal:
@@ -93,6 +99,8 @@ class Setting:
         name = called or self.name
         if value is None and self.optional:
             return None
+        if self.auto and isinstance(value, str) and value == AUTO:
+            return AUTO
         is_several = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
         for kind in self.types:
             if get_origin(kind) in (list, tuple) and (is_several or not self.takes_one):
@@ -172,13 +180,14 @@ def setting(
     above: float | None = None,
     below: float | None = None,
     fixed: bool = True,
+    auto: bool = False,
 ) -> Any:
     """Declare a field of a dataclass as a setting; the arguments are those of ``Setting``.
 
     Example:
         >>> alpha: float = setting(2.0, "lam ~ Beta(alpha, alpha)", above=0)
     """
-    known = {"help": help, "low": low, "high": high, "above": above, "below": below, "fixed": fixed}
+    known = {"help": help, "low": low, "high": high, "above": above, "below": below, "fixed": fixed, "auto": auto}
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: type(default)(default), metadata={"setting": known})
     return field(default=default, metadata={"setting": known})

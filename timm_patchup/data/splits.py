@@ -50,5 +50,9 @@ def take_per_class(labels: np.ndarray, count: int, *, seed: int) -> np.ndarray:
 
 def _pick(labels: np.ndarray, quota: dict[int, int], *, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    picked = [rng.permutation(np.flatnonzero(labels == label))[:count] for label, count in quota.items()]
+    # One sort instead of one pass per class, which takes minutes for millions of samples of thousands of classes.
+    order = np.argsort(labels, kind="stable")
+    ends = np.searchsorted(labels, list(quota), side="right", sorter=order)
+    starts = np.searchsorted(labels, list(quota), side="left", sorter=order)
+    picked = [rng.permutation(order[a:b])[:count] for a, b, count in zip(starts, ends, quota.values())]
     return np.sort(np.concatenate(picked))

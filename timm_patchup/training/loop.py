@@ -7,6 +7,7 @@ and saves.
 import time
 from dataclasses import asdict, dataclass, field
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from ..runs.curves import plot_curves
 from ..runs.folder import EpochRow, RunFolder
 from ..runs.metrics import Metrics, evaluate
 from .learner import Learner
+from .pretrained import class_weights
 from .progress import Progress
 from .stopping import StopSignal
 
@@ -51,6 +53,7 @@ class Trainer:
         accelerator: Accelerator,
         *,
         stop: StopSignal | None = None,
+        pretrained_path: Path | None = None,
     ) -> None:
         self.recipe, self.data, self.folder, self.accelerator = recipe, data, folder, accelerator
         self.stop = stop or StopSignal()
@@ -62,7 +65,13 @@ class Trainer:
             data.train, recipe, rank=rank, world_size=world_size, pin_memory=pin
         )
         self.val_loader = evaluation_loader(data.val, recipe, rank=rank, world_size=world_size, pin_memory=pin)
-        self.learner = Learner(recipe, accelerator, updates_per_epoch=self.batches.updates)
+        self.learner = Learner(
+            recipe,
+            accelerator,
+            updates_per_epoch=self.batches.updates,
+            pretrained_path=pretrained_path,
+            class_weight=class_weights(recipe.class_weight, data.train.labels, recipe.num_classes),
+        )
         self.num_epochs = self.learner.num_epochs
         self.progress = Progress(
             enabled=accelerator.is_main_process,
