@@ -6,7 +6,7 @@ reads the fields of an error, never its text.
 """
 
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -25,6 +25,18 @@ class UserError(ValueError):
 
 class WrongType(UserError, TypeError):
     """A value of another type than its setting has."""
+
+
+class NoEffect(UserError):
+    """Settings that were changed although others disable them.
+
+    Attributes:
+        names: the settings.
+    """
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        self.names = tuple(reasons)
+        super().__init__([f"{name} has no effect {why}" for name, why in reasons.items()])
 
 
 class SiteError(UserError):

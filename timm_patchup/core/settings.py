@@ -5,14 +5,14 @@
 (``settings_of``). Methods and recipes declare their fields here and nowhere else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ..errors import UserError, WrongType, nearest
+from ..errors import NoEffect, UserError, WrongType, nearest
 
 AUTO = "auto"  # a value that is found out later, for settings that allow it
 
@@ -32,6 +32,9 @@ class Setting:
         below: the value must be smaller.
         fixed: whether it may not change when a run is resumed.
         auto: whether the word ``auto`` is allowed, too.
+        idle: takes the dataclass and returns why the setting has no effect next to its other values, as the end of
+            the sentence "NAME has no effect ...", or None if it has one. Declared here, it is refused if it is changed
+            all the same.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Setting:
     below: float | None = None
     fixed: bool = True
     auto: bool = False
+    idle: Callable[[Any], str | None] | None = None
 
     @property
     def types(self) -> tuple[Any, ...]:
@@ -181,13 +185,15 @@ def setting(
     below: float | None = None,
     fixed: bool = True,
     auto: bool = False,
+    idle: Callable[[Any], str | None] | None = None,
 ) -> Any:
     """Declare a field of a dataclass as a setting; the arguments are those of ``Setting``.
 
     Example:
         >>> alpha: float = setting(2.0, "lam ~ Beta(alpha, alpha)", above=0)
     """
-    known = {"help": help, "low": low, "high": high, "above": above, "below": below, "fixed": fixed, "auto": auto}
+    limits = {"low": low, "high": high, "above": above, "below": below}
+    known = {"help": help, **limits, "fixed": fixed, "auto": auto, "idle": idle}
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: type(default)(default), metadata={"setting": known})
     return field(default=default, metadata={"setting": known})
@@ -231,6 +237,18 @@ class Checked:
                 value = declared.default  # so that what contradicts other values is reported, too
             object.__setattr__(self, name, value)
         raise_together([*errors, *map(UserError, self.contradictions())])
+        without_effect = self._without_effect()  # of no interest while something else is wrong
+        if without_effect:
+            raise NoEffect(without_effect)
+
+    def _without_effect(self) -> dict[str, str]:
+        """Return the settings that differ from their defaults although others disable them, and why."""
+        reasons = {
+            name: declared.idle(self)
+            for name, declared in settings_of(type(self)).items()
+            if declared.idle is not None and getattr(self, name) not in (declared.default, AUTO)
+        }
+        return {name: why for name, why in reasons.items() if why}
 
     def contradictions(self) -> list[str]:
         """Return a line per value that contradicts another one."""

@@ -1,7 +1,7 @@
 """What a dataset contains, for recipes whose data keys are ``auto``: its splits, its columns and its classes.
 
-``discover`` looks at a folder or at a dataset of the Hub and returns the keys of a recipe that follow from it. Keys that
-were given are kept.
+``discover`` looks at a folder or at a dataset of the Hub and returns the keys of a recipe that follow from it. Keys
+that were given are kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -168,5 +168,3 @@ def _describe(recipe: Recipe, keys: Mapping[str, Any]) -> str:
     elif keys["val_fraction"]:
         select = f"epoch chosen on {keys['val_fraction']:.0%} of the training images"
     return f"{data}; {test}; {select}"
-
-

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from ..errors import UserError, nearest
-from .schema import MIX_PREFIX, Recipe, without_retired
+from .schema import MIX_PREFIX, Recipe, override, without_retired
 
 DEFAULT = "fashion_mini_hard_patchup"
 
@@ -56,7 +56,7 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
     Args:
         source: a name of ``list_recipes()``, or the path of a file, such as the recipe.yaml of a run.
         overrides: flat keys that replace those of the recipe. Another ``mix`` comes with its own settings, another
-            ``model`` drops the ``model_kwargs`` of the recipe's.
+            ``model`` drops the ``model_kwargs`` of the recipe's, another ``sched`` the keys of the recipe's schedule.
 
     Raises:
         UserError: everything that is wrong, together.
@@ -78,7 +78,7 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
         if mix in list_recipe_methods():
             _apply_method(keys, mix)
             overrides["mix"] = keys.values["mix"]  # augmix and autoaugment are the method none with timm's aa
-    return Recipe.from_dict(keys.values | overrides)
+    return Recipe.from_dict(override(keys.values, overrides))
 
 
 def read_resolved(path: Path) -> Recipe:
@@ -87,7 +87,7 @@ def read_resolved(path: Path) -> Recipe:
     Raises:
         UserError: everything that is wrong with it.
     """
-    return Recipe.from_dict(_mapping(path))
+    return Recipe.from_stored(_mapping(path))
 
 
 def _problems_of(overrides: Mapping[str, Any]) -> list[str]:
@@ -148,7 +148,7 @@ def read_keys(path: Path, seen: tuple[Path, ...] = ()) -> Keys:
             keys.update(read_keys(beside, seen=(*seen, path)))
         else:
             keys.update(_compose(str(name)))
-    keys.values.update(own)
+    keys.values = override(keys.values, own)
     return keys
 
 

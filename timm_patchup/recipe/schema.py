@@ -5,7 +5,7 @@ exceptions: ``batch_size`` is the whole batch of one update, whatever the number
 ``decay_milestones`` epochs, not one before. Settings of the method are the keys ``mix_*``.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,8 @@ import yaml
 
 from ..core.method import Method, list_methods, make_method, method_settings, read_method
 from ..core.settings import AUTO, Checked, raise_together, setting, settings_of
-from ..errors import UserError, nearest
+from ..errors import NoEffect, UserError, nearest
+from .idle import DECAYING, SCHEDULED, in_memory, next_to_aa, nothing_drawn, optimizer_has, schedule_is, without
 
 MIX_PREFIX = "mix_"
 # Settings that earlier editions wrote although the method had no use for them.
@@ -41,7 +42,9 @@ class Recipe(Checked):
     test_fraction: float = setting(
         0.0, "share of the train split set apart as the test set, for data without one", low=0, high=0.9, auto=True
     )
-    split_seed: int = setting(0, "seed of the held-out share and of every subset, the same for all runs", low=0)
+    split_seed: int = setting(
+        0, "seed of the held-out share and of every subset, the same for all runs", low=0, idle=nothing_drawn
+    )
     input_key: str = setting("image", "column of the images", auto=True)
     target_key: str = setting("label", "column of the labels", auto=True)
     num_classes: int = setting(10, "number of classes", low=1, auto=True)
@@ -53,34 +56,38 @@ class Recipe(Checked):
     mean: list[float] = setting([0.5, 0.5, 0.5], "mean per channel", low=0, high=1, auto=True)
     std: list[float] = setting([0.5, 0.5, 0.5], "standard deviation per channel", above=0, auto=True)
     crop_pct: float = setting(
-        1.0, "share of the image that the evaluated centre crop covers", above=0, high=1, auto=True
+        1.0, "share of the image that the evaluated centre crop covers", above=0, high=1, auto=True, idle=in_memory
     )
     crop_mode: Literal["center", "squash", "border"] = setting(
-        "center", "how evaluated images are resized and cropped, as in timm", auto=True
+        "center", "how evaluated images are resized and cropped, as in timm", auto=True, idle=in_memory
     )
     interpolation: Literal["nearest", "bilinear", "bicubic"] = setting("bilinear", "how images are resized", auto=True)
     train_interpolation: Literal["nearest", "bilinear", "bicubic", "random"] = setting(
-        "bilinear", "how timm's random crop resizes", auto=True
+        "bilinear", "how timm's random crop resizes", auto=True, idle=in_memory
     )
     crop_padding: int | None = setting(
         None, "small images: decoded once, kept as bytes and cropped from this padding; none for timm's crop", low=0
     )
-    scale: list[float] = setting([0.08, 1.0], "range of areas of timm's random crop", above=0)
-    ratio: list[float] = setting([0.75, 1.3333], "range of aspect ratios of timm's random crop", above=0)
+    scale: list[float] = setting([0.08, 1.0], "range of areas of timm's random crop", above=0, idle=in_memory)
+    ratio: list[float] = setting(
+        [0.75, 1.3333], "range of aspect ratios of timm's random crop", above=0, idle=in_memory
+    )
     hflip: float = setting(0.5, "probability of a horizontal flip", low=0, high=1)
     vflip: float = setting(0.0, "probability of a vertical flip", low=0, high=1)
-    color_jitter: float = setting(0.0, "strength of colour jitter", low=0)
+    color_jitter: float = setting(0.0, "strength of colour jitter", low=0, idle=next_to_aa)
     lighting: float = setting(0.0, "strength of AlexNet's PCA lighting", low=0)
     aa: str | None = setting(None, "timm's automatic augmentation: original, rand-m9-mstd0.5, augmix-m3-w3, ...")
     reprob: float = setting(0.0, "probability of random erasing", low=0, high=1)
-    remode: Literal["const", "rand", "pixel"] = setting("pixel", "what random erasing fills with")
-    recount: int = setting(1, "rectangles of random erasing", low=1)
+    remode: Literal["const", "rand", "pixel"] = setting(
+        "pixel", "what random erasing fills with", idle=without("reprob")
+    )
+    recount: int = setting(1, "rectangles of random erasing", low=1, idle=without("reprob"))
     # Model
     model: str = setting("preactresnet8", "a model of timm's registry")
     model_kwargs: dict[str, Any] = setting({}, "more arguments of the model")
     pretrained: bool = setting(False, "start from timm's pretrained weights")
     pretrained_path: str | None = setting(
-        None, "local file to read the pretrained weights from; a run records its name only"
+        None, "local file to read the pretrained weights from; a run records its name only", idle=without("pretrained")
     )
     head_init: Literal["timm", "zero"] = setting(
         "timm", "how the classifier starts: as timm initialises it, or at zero"
@@ -109,41 +116,57 @@ class Recipe(Checked):
     validation_batch_size: int = setting(500, "batch per process in evaluation", low=1, fixed=False)
     opt: str = setting("sgd", "an optimizer of timm; sgd is with Nesterov momentum, as in timm")
     lr: float = setting(0.1, "learning rate of the whole batch, not scaled by anything", above=0)
-    momentum: float = setting(0.9, "momentum", low=0, high=1)
+    momentum: float = setting(0.9, "momentum", low=0, high=1, idle=optimizer_has("momentum"))
     weight_decay: float = setting(1e-4, "weight decay", low=0)
-    filter_bias_and_bn: bool = setting(True, "no weight decay for biases and norms, as in timm")
-    layer_decay: float | None = setting(
-        None, "factor of the rate from each layer group to the one below it, as in timm", above=0, high=1
+    filter_bias_and_bn: bool = setting(
+        True, "no weight decay for biases and norms, as in timm", idle=without("weight_decay")
     )
-    opt_eps: float | None = setting(None, "epsilon of the optimizer", above=0)
-    opt_betas: list[float] | None = setting(None, "betas of the optimizer", low=0, high=1)
+    layer_decay: float | None = setting(
+        None,
+        "factor of the rate from each layer group to the one below it, as in timm",
+        above=0,
+        high=1,
+        idle=schedule_is(*SCHEDULED),
+    )
+    opt_eps: float | None = setting(None, "epsilon of the optimizer", above=0, idle=optimizer_has("eps"))
+    opt_betas: list[float] | None = setting(None, "betas of the optimizer", low=0, high=1, idle=optimizer_has("betas"))
     clip_grad: float | None = setting(None, "clip gradients at this value", above=0)
-    clip_mode: Literal["norm", "value", "agc"] = setting("norm", "what is clipped")
+    clip_mode: Literal["norm", "value", "agc"] = setting("norm", "what is clipped", idle=without("clip_grad"))
     # Learning rate schedule
     epochs: int = setting(10, "number of epochs, without cooldown", low=1)
     sched: Literal["cosine", "tanh", "step", "multistep", "poly", "none"] = setting("cosine", "schedule")
-    sched_on_updates: bool = setting(False, "step the schedule with every update instead of every epoch")
-    decay_milestones: list[int] = setting([30, 60], "multistep: the rate drops after these epochs", low=1)
-    decay_epochs: float = setting(30.0, "step: epochs between two drops of the rate", above=0)
-    decay_rate: float = setting(0.1, "factor of each drop", above=0)
-    min_lr: float = setting(0.0, "lowest rate", low=0)
-    warmup_epochs: int = setting(0, "epochs of warmup", low=0)
-    warmup_lr: float = setting(1e-5, "rate at the start of warmup", low=0)
-    warmup_prefix: bool = setting(False, "warmup comes before the schedule instead of replacing its start")
-    cooldown_epochs: int = setting(0, "epochs at the lowest rate after the schedule", low=0)
+    sched_on_updates: bool = setting(
+        False, "step the schedule with every update instead of every epoch", idle=schedule_is(*SCHEDULED)
+    )
+    decay_milestones: list[int] = setting(
+        [30, 60], "multistep: the rate drops after these epochs", low=1, idle=schedule_is("multistep")
+    )
+    decay_epochs: float = setting(30.0, "step: epochs between two drops of the rate", above=0, idle=schedule_is("step"))
+    decay_rate: float = setting(
+        0.1, "factor of each drop; poly: the power", above=0, idle=schedule_is("step", "multistep", "poly")
+    )
+    min_lr: float = setting(0.0, "lowest rate", low=0, idle=schedule_is(*DECAYING))
+    warmup_epochs: int = setting(0, "epochs of warmup", low=0, idle=schedule_is(*SCHEDULED))
+    warmup_lr: float = setting(1e-5, "rate at the start of warmup", low=0, idle=without("warmup_epochs"))
+    warmup_prefix: bool = setting(
+        False, "warmup comes before the schedule instead of replacing its start", idle=without("warmup_epochs")
+    )
+    cooldown_epochs: int = setting(
+        0, "epochs at the lowest rate after the schedule", low=0, idle=schedule_is(*DECAYING)
+    )
     # EMA and mixed precision
     model_ema: bool = setting(False, "keep an exponential moving average of the weights, and evaluate it")
-    model_ema_decay: float = setting(0.9998, "decay of the average", low=0, high=1)
-    model_ema_warmup: bool = setting(False, "let the decay grow at first")
+    model_ema_decay: float = setting(0.9998, "decay of the average", low=0, high=1, idle=without("model_ema"))
+    model_ema_warmup: bool = setting(False, "let the decay grow at first", idle=without("model_ema"))
     amp: bool = setting(False, "mixed precision; off leaves it to the launch configuration")
-    amp_dtype: Literal["bfloat16", "float16"] = setting("bfloat16", "dtype of mixed precision")
+    amp_dtype: Literal["bfloat16", "float16"] = setting("bfloat16", "dtype of mixed precision", idle=without("amp"))
     # Run
     seed: int = setting(0, "seed of everything but the splits", low=0)
     dist_bn: Literal["reduce", "broadcast"] = setting(
         "reduce", "norm statistics after each epoch: the mean over the processes, or those of the first"
     )
     val_interval: int = setting(1, "epochs between two validations; the last is always validated", low=1)
-    eval_metric: Literal["top1", "loss"] = setting("top1", "what makes an epoch the best")
+    eval_metric: Literal["top1", "loss"] = setting("top1", "what makes an epoch the best", idle=without("val_fraction"))
     checkpoint_steps: int = setting(
         0, "updates between two checkpoints, besides those of each epoch; 0 for epochs only", low=0, fixed=False
     )
@@ -187,6 +210,8 @@ class Recipe(Checked):
         try:
             recipe = cls(**taken, mix_settings=settings)
         except UserError as error:
+            if not problems:
+                raise
             problems += error.problems
         if problems:
             raise UserError(problems)
@@ -194,8 +219,11 @@ class Recipe(Checked):
 
     @classmethod
     def from_stored(cls, values: Mapping[str, Any]) -> "Recipe":
-        """Make a recipe from the keys that a run stored, of this edition or an earlier one."""
-        return cls.from_dict(without_retired(values))
+        """Make a recipe from the keys that a run stored, of this edition or an earlier one.
+
+        What had no effect is left out: earlier editions refused fewer of these keys, and their runs can be resumed.
+        """
+        return cls.from_dict(_without_idle(without_retired(values), keep=set()))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the flat keys, with the settings of the method as ``mix_*``."""
@@ -240,34 +268,20 @@ class Recipe(Checked):
             problems.append(f"decay_milestones must increase, got {self.decay_milestones}")
         if self.warmup_epochs and self.warmup_epochs >= self.epochs and not self.warmup_prefix:
             problems.append(f"warmup_epochs {self.warmup_epochs} must be fewer than epochs {self.epochs}")
-        if self.select_split is not None and self.select_split != AUTO and self.val_fraction not in (0, AUTO):
+        if self.select_split not in (None, AUTO) and self.val_fraction not in (0, AUTO):
             problems.append(f"select_split {self.select_split} chooses the best epoch: set val_fraction to 0")
+        return problems + self._class_weight_problems()
+
+    def _class_weight_problems(self) -> list[str]:
+        problems = []
         if self.class_weight is not None and self.loss == "bce_softmax":
             problems.append("class_weight needs the loss cross_entropy or bce, got bce_softmax")
         weights = self.class_weight if isinstance(self.class_weight, list) else []
-        if weights and self.num_classes != AUTO and len(weights) != self.num_classes:
+        if weights and self.num_classes not in (AUTO, len(weights)):
             problems.append(f"class_weight needs {self.num_classes} values, one per class, got {len(weights)}")
         if weights and not any(weights):
             problems.append("class_weight must have a weight above 0")
-        return problems or [f"{name} has no effect {why}" for name, why in self._idle_keys()]
-
-    def _idle_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the keys that were set although another key disables them, with the reason and the next step."""
-        idle: dict[str, str] = {}
-        if self.crop_padding is not None:
-            reason = "on small images cropped from padding: crop_padding none takes timm's random crop"
-            idle |= dict.fromkeys(("scale", "ratio", "train_interpolation"), reason)
-        if self.aa is not None and "3a" not in self.aa:
-            idle["color_jitter"] = "next to aa, as in timm: set color_jitter to 0"
-        if self.sched in ("step", "multistep", "none"):
-            idle |= dict.fromkeys(("min_lr", "cooldown_epochs"), f"with the schedule {self.sched}")
-        if self.sched == "none":
-            idle["warmup_epochs"] = "with the schedule none"
-            idle["layer_decay"] = "with the schedule none, which sets no rates"
-        if not self.pretrained:
-            idle["pretrained_path"] = "without pretrained"
-        declared = settings_of(Recipe)
-        yield from ((name, why) for name, why in idle.items() if getattr(self, name) != declared[name].default)
+        return problems
 
 
 def _comparable(recipe: Recipe) -> dict[str, Any]:
@@ -299,6 +313,33 @@ def list_mix_settings() -> list[str]:
 def list_keys() -> list[str]:
     """Return all keys, including those of the methods."""
     return [*settings_of(Recipe), *(f"{MIX_PREFIX}{name}" for name in list_mix_settings())]
+
+
+def override(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return flat keys with some overridden, without those that the overrides disable.
+
+    With ``sched: cosine`` over a recipe that has milestones, these are no mistake of the caller. A key that had no
+    effect before, or is itself an override, is one: it stays, and is refused when the recipe is made.
+    """
+    return _without_idle({**values, **overrides}, keep=_idle_keys(values) | set(overrides))
+
+
+def _without_idle(values: Mapping[str, Any], keep: set[str]) -> dict[str, Any]:
+    left = dict(values)
+    while idle := _idle_keys(left) - keep:  # without one key, another may have no effect either
+        left = {name: value for name, value in left.items() if name not in idle}
+    return left
+
+
+def _idle_keys(values: Mapping[str, Any]) -> set[str]:
+    """Return the keys that have no effect; none while something else is wrong with the values."""
+    try:
+        Recipe.from_dict(values)
+    except NoEffect as error:
+        return set(error.names)
+    except UserError:
+        pass
+    return set()
 
 
 def without_retired(values: Mapping[str, Any]) -> dict[str, Any]:

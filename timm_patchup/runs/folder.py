@@ -17,7 +17,8 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from ..errors import UserError
-from ..recipe import Recipe, load_recipe
+from ..recipe import Recipe
+from ..recipe.compose import read_resolved
 from ..system.files import PARTIAL, replacing, write_whole
 
 State = Literal["new", "unfinished", "finished", "foreign"]
@@ -56,7 +57,7 @@ class RunFolder:
         return path.name == ".partial-recipe.yaml"
 
     def recipe(self) -> Recipe:
-        return load_recipe(self.path / "recipe.yaml")
+        return read_resolved(self.path / "recipe.yaml")
 
     def refuse_to_overwrite(self) -> None:
         """Raise UserError if a run would overwrite files that are not from a run."""

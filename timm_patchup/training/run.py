@@ -17,6 +17,7 @@ from accelerate.utils import broadcast_object_list
 from ..data.loader import load_data
 from ..errors import CheckpointError, UserError
 from ..recipe import Recipe
+from ..recipe.schema import override
 from ..runs.accelerator import make_accelerator
 from ..runs.checkpoint import Checkpoint, load_checkpoint
 from ..runs.folder import RunFolder
@@ -133,7 +134,7 @@ def _recipe_to_resume(folder: RunFolder, recipe: Recipe, options: RunOptions, lo
         return recipe
     if own.pretrained_path is not None and local.pretrained_path is not None:
         own = replace(own, pretrained_path=local.pretrained_path)
-    return Recipe.from_dict(own.to_dict() | options.overrides)
+    return Recipe.from_dict(override(own.to_dict(), options.overrides)) if options.overrides else own
 
 
 def _check_same(folder: RunFolder, recipe: Recipe) -> None:
