@@ -142,10 +142,10 @@ def _check_labels(data: DataSpec, source: Source, split: str) -> None:
     low, high = int(source.labels.min()), int(source.labels.max())
     if low < 0:
         raise DataError(f"split {split!r} has the label {low}, so it is not labelled: choose another split")
-    if source.class_names and len(source.class_names) != data.num_classes:
-        raise DataError(f"the data has {len(source.class_names)} classes, but num_classes is {data.num_classes}")
     if high >= data.num_classes:
         raise DataError(f"split {split!r} has the label {high}, but num_classes is {data.num_classes}")
+    if source.class_names and len(source.class_names) != data.num_classes:
+        raise DataError(f"the data has {len(source.class_names)} classes, but num_classes is {data.num_classes}")
 
 
 def _open_folder(data: DataSpec, folder: Path, images: Path) -> FolderSource:

@@ -6,6 +6,7 @@ A name is that of a dataset, a benchmark or a recipe; what it stands for is read
 from pathlib import Path
 from typing import Any
 
+from ..core.settings import AUTO
 from ..errors import UserError, nearest
 from .compose import list_benchmarks, list_recipes, load_recipe, read_keys, recipes_dir
 from .parts import DataSpec
@@ -14,7 +15,7 @@ from .schema import Recipe
 
 def list_data() -> list[str]:
     """Return the names of the datasets that recipes use."""
-    return [name for name, keys in _parts().items() if "dataset" in keys]
+    return [name for name, keys in _parts().items() if keys.get("dataset", AUTO) != AUTO]
 
 
 def load_data_spec(name: str) -> DataSpec:

@@ -48,6 +48,11 @@ def next_to_aa(recipe: Any) -> str | None:
     return None if recipe.aa is None or "3a" in recipe.aa else "next to aa, as in timm: set color_jitter to 0"
 
 
+def nothing_chosen(recipe: Any) -> str | None:
+    chosen = recipe.val_fraction or recipe.select_split is not None
+    return None if chosen else "without val_fraction or select_split: no epoch is chosen"
+
+
 def nothing_drawn(recipe: Any) -> str | None:
     if recipe.val_fraction or recipe.test_fraction or recipe.train_per_class or recipe.limit:
         return None

@@ -15,7 +15,17 @@ import yaml
 from ..core.method import Method, list_methods, make_method, method_settings, read_method
 from ..core.settings import AUTO, Checked, raise_together, setting, settings_of
 from ..errors import NoEffect, UserError, nearest
-from .idle import DECAYING, SCHEDULED, in_memory, next_to_aa, nothing_drawn, optimizer_has, schedule_is, without
+from .idle import (
+    DECAYING,
+    SCHEDULED,
+    in_memory,
+    next_to_aa,
+    nothing_chosen,
+    nothing_drawn,
+    optimizer_has,
+    schedule_is,
+    without,
+)
 
 MIX_PREFIX = "mix_"
 # Settings that earlier editions wrote although the method had no use for them.
@@ -166,7 +176,7 @@ class Recipe(Checked):
         "reduce", "norm statistics after each epoch: the mean over the processes, or those of the first"
     )
     val_interval: int = setting(1, "epochs between two validations; the last is always validated", low=1)
-    eval_metric: Literal["top1", "loss"] = setting("top1", "what makes an epoch the best", idle=without("val_fraction"))
+    eval_metric: Literal["top1", "loss"] = setting("top1", "what makes an epoch the best", idle=nothing_chosen)
     checkpoint_steps: int = setting(
         0, "updates between two checkpoints, besides those of each epoch; 0 for epochs only", low=0, fixed=False
     )

@@ -20,7 +20,7 @@ from ..recipe import Recipe
 from ..recipe.schema import override
 from ..runs.accelerator import make_accelerator
 from ..runs.checkpoint import Checkpoint, load_checkpoint
-from ..runs.folder import RunFolder
+from ..runs.folder import OWN_FILES, RunFolder
 from ..runs.local import LocalPaths, recall
 from .build import batch_problems, describe_batch, model_problems, precision_of
 from .infer import Resolved, resolve
@@ -265,6 +265,6 @@ def _print_table(folder: RunFolder, recipe: Recipe, results: dict[str, Any], acc
         f"| {folder.name:30} | {recipe.mix:13} | {test['error']:10.2f} | {test['top1']:5.2f} | {test['top5']:5.2f} | "
         f"{test['loss']:6.4f} | {test['count']:6} |",
         f"epoch {results['best_epoch']} of {results['epochs']} ({chosen}), {results['weights']} weights",
-        f"{folder.path}/: model.safetensors, recipe.yaml, summary.csv, curves.png, results.json",
+        f"{folder.path}/: {', '.join(name for name in OWN_FILES if (folder.path / name).is_file())}",
     ]
     accelerator.print("\n".join(lines))
