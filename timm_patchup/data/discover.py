@@ -115,6 +115,10 @@ def _columns(recipe: Recipe, features: Mapping[str, Any]) -> dict[str, str]:
         return chosen
 
     images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
+    if not images and recipe.input_key == AUTO:
+        raise DataError(
+            f"no column has images, there is only {', '.join(features)}: is this the folder of your images?"
+        )
     labels = [name for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
     numbers = [name for name, kind in features.items() if "int" in str(getattr(kind, "dtype", ""))]
     return {

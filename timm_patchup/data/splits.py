@@ -19,8 +19,9 @@ def hold_out(labels: np.ndarray, fraction: float, *, seed: int) -> tuple[np.ndar
         the same proportions as in all samples, up to rounding.
     """
     held = take_stratified(labels, round(fraction * len(labels)), seed=seed)
-    rest = np.setdiff1d(np.arange(len(labels)), held)
-    return rest, held
+    is_held = np.zeros(len(labels), dtype=bool)
+    is_held[held] = True
+    return np.flatnonzero(~is_held), held
 
 
 def take_stratified(labels: np.ndarray, count: int, *, seed: int) -> np.ndarray:

@@ -21,7 +21,7 @@ from ..data.transforms import Augmentation
 from ..errors import UserError, nearest, one_line
 from ..recipe import Recipe
 from ..recipe.parts import AugmentSpec, ImageSpec
-from .pretrained import forget_weights, freeze_modules, from_file, zero_head
+from .pretrained import check_loaded, freeze_modules, from_file, zero_head
 
 
 def precision_of(recipe: Recipe) -> str | None:
@@ -73,7 +73,8 @@ def build_model(recipe: Recipe, pretrained_path: Path | None = None) -> nn.Modul
             source, way = f" from {pretrained_path}", ""
         reason = one_line(error, 200)
         raise UserError(f"cannot load the pretrained weights of {recipe.model}{source}: {reason}{way}") from error
-    forget_weights(model)
+    if recipe.pretrained and pretrained_path is not None:
+        check_loaded(model, pretrained_path)
     if recipe.head_init == "zero":
         zero_head(model)
     if recipe.freeze is not None:

@@ -34,11 +34,28 @@ def from_file(path: Path, overlay: Mapping[str, Any] | None = None) -> dict[str,
     return {**(overlay or {}), "state_dict": weights}
 
 
-def forget_weights(model: nn.Module) -> None:
-    """Drop the weights that ``from_file`` put into the configuration of a model: they are loaded, and large."""
-    cfg = cast(Any, getattr(model, "pretrained_cfg", None))
-    if isinstance(cfg, dict):
-        cfg.pop("state_dict", None)
+def check_loaded(model: nn.Module, path: Path) -> None:
+    """Check that the weights of ``from_file`` are in the model, and drop them from its configuration: they are large.
+
+    timm accepts missing tensors once the classifier is replaced: a file of another network would leave the model
+    random. Tensors are compared by their sums, since timm may rename and reshape them.
+
+    Raises:
+        UserError: most of the model's weights are not from the file.
+    """
+    stored = cast(Any, model.pretrained_cfg).pop("state_dict")
+    in_file = {(tensor.numel(), _sum(tensor)) for tensor in stored.values() if isinstance(tensor, Tensor)}
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    loaded = sum((parameter.numel(), _sum(parameter)) in in_file for parameter in matrices)
+    if loaded < 0.9 * (len(matrices) - 2):  # a new classifier and input layer may differ
+        raise UserError(
+            f"pretrained_path {path} has {loaded} of the {len(matrices)} weights of {type(model).__name__}: "
+            f"it is a file of another network"
+        )
+
+
+def _sum(tensor: Tensor) -> float:
+    return float(tensor.detach().double().sum())
 
 
 def zero_head(model: nn.Module) -> None:
