@@ -12,8 +12,10 @@ import yaml
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from tests.evaluation.evaluating import evaluate_here
 from tests.support.datasets_on_disk import write_image_folder, write_parquet
 from tests.support.training import Ended, train_here
+from timm_patchup.cli.for_timm import for_timm
 from timm_patchup.core.mixer import Mixer
 from timm_patchup.errors import DataError, UserError
 from timm_patchup.hub import export, load, predict
@@ -93,6 +95,31 @@ def test_from_a_folder_to_predictions(finetune: Finetune, photos: Path, weights:
     right = sum(one.label == Path(one.path).parent.name for one in seen[0])
     assert right == matrix.trace(), "as the test of the run did"
     assert sum(seen[0][0].probabilities) == pytest.approx(1.0)
+
+
+def test_a_run_and_its_export_are_evaluated_on_the_same_images(
+    finetune: Finetune, photos: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(photos / "val")
+    shutil.rmtree(photos / "test")
+    assert finetune("--data-dir", photos).code == 0
+    run = tmp_path / "runs" / "finetune_none"
+    exported = export(run, tmp_path / "export")
+    error = json.loads((run / "results.json").read_text())["test"]["error"]
+    assert evaluate_here("--model", run, "--output", tmp_path / "a").code == 0
+    ended = evaluate_here("--model", exported, "--output", tmp_path / "b")
+    assert ended.code == 2
+    assert "trained on holiday-photos, which is not a benchmark" in ended.err
+    assert evaluate_here("--model", exported, "--output", tmp_path / "b", "--data-dir", photos).code == 0
+    for report in ("a", "b"):
+        results = json.loads((tmp_path / report / "results.json").read_text())
+        (entry,) = results["suites"]["clean"].values()
+        assert (entry["count"], entry["values"]["error"]) == (6, pytest.approx(error))
+
+
+def test_timms_own_script_needs_a_resolved_recipe() -> None:
+    with pytest.raises(UserError, match=r"leaves dataset, .* to your images: train it once with scripts/train.py"):
+        for_timm(load_recipe("finetune_none"), known=[], num_processes=1)
 
 
 def test_pretrained_weights_are_used_and_the_classifier_starts_at_zero(weights: Path) -> None:
