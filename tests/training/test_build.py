@@ -136,3 +136,13 @@ def test_every_benchmark_steps_once_with_every_method(benchmark: str) -> None:
         assert loss.isfinite(), method
         assert target.shape == (2, recipe.num_classes)
         assert not torch.equal(next(model.parameters()), before), method
+
+
+def test_bce_of_timm_with_threshold_and_sum() -> None:
+    output, target = torch.randn(4, 10), torch.rand(4, 10).softmax(dim=1)
+    plain = build_criterion(Recipe(loss="bce"))(output, target)
+    summed = build_criterion(Recipe(loss="bce", bce_sum=True))(output, target)
+    torch.testing.assert_close(summed, 10 * plain)
+    rounded = build_criterion(Recipe(loss="bce", bce_target_thresh=0.1))(output, target)
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(output, (target > 0.1).float())
+    torch.testing.assert_close(rounded, expected)

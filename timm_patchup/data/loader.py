@@ -103,6 +103,7 @@ def training_loader(
         rank=rank,
         world_size=world_size,
         seed=recipe.seed,
+        repeats=max(1, recipe.aug_repeats),
     )
     return batch_loader(images, batches, workers=recipe.workers, pin_memory=pin_memory), batches
 

@@ -38,6 +38,11 @@ def optimizer_has(what: str) -> Idle:
     return idle
 
 
+def loss_is(name: str) -> Idle:
+    """Idle with all losses but this one."""
+    return lambda recipe: None if recipe.loss == name else f"with the loss {recipe.loss}: it needs {name}"
+
+
 def in_memory(recipe: Any) -> str | None:
     if recipe.crop_padding is None:
         return None

@@ -19,6 +19,7 @@ from .idle import (
     DECAYING,
     SCHEDULED,
     in_memory,
+    loss_is,
     next_to_aa,
     nothing_chosen,
     nothing_drawn,
@@ -92,6 +93,12 @@ class Recipe(Checked):
         "pixel", "what random erasing fills with", idle=without("reprob")
     )
     recount: int = setting(1, "rectangles of random erasing", low=1, idle=without("reprob"))
+    aug_repeats: int = setting(
+        0,
+        "times each image is in a batch, augmented anew, as in timm; 0 and 1 are the same",
+        low=0,
+        idle=in_memory,
+    )
     # Model
     model: str = setting("preactresnet8", "a model of timm's registry")
     model_kwargs: dict[str, Any] = setting({}, "more arguments of the model")
@@ -116,6 +123,10 @@ class Recipe(Checked):
     smoothing: float = setting(0.0, "label smoothing", low=0, below=1)
     loss: Literal["cross_entropy", "bce", "bce_softmax"] = setting(
         "cross_entropy", "loss on soft targets; bce_softmax is that of the authors' code"
+    )
+    bce_sum: bool = setting(False, "sum bce over the classes instead of the mean, as in timm", idle=loss_is("bce"))
+    bce_target_thresh: float | None = setting(
+        None, "bce: targets above this are 1, others 0, as in timm", low=0, below=1, idle=loss_is("bce")
     )
     class_weight: Literal["balanced"] | list[float] | None = setting(
         None, "weight of each class in the loss: a list, or balanced for the inverse of its training images", low=0

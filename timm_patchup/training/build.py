@@ -10,6 +10,7 @@ from typing import Any
 
 import timm
 import torch
+from timm.loss import BinaryCrossEntropy
 from timm.optim import create_optimizer_v2, list_optimizers, optimizer_kwargs
 from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler_factory import scheduler_kwargs
@@ -101,6 +102,9 @@ def build_criterion(recipe: Recipe, weight: Tensor | None = None) -> Criterion:
     With weights, the loss of a sample is the sum over classes of ``weight * target * -log(p)``, so that a mixed target
     is weighted by the share of each class in it; the batch is averaged over its samples, not over their weights.
     """
+    if recipe.loss == "bce" and (recipe.bce_sum or recipe.bce_target_thresh is not None):
+        threshold, summed = recipe.bce_target_thresh, recipe.bce_sum
+        return BinaryCrossEntropy(smoothing=0.0, target_threshold=threshold, sum_classes=summed, weight=weight)
     if recipe.loss == "bce":
         return nn.BCEWithLogitsLoss(weight=weight)
     if weight is not None:
