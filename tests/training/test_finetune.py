@@ -282,3 +282,14 @@ def test_class_weights_given_and_balanced_train(tmp_path: Path) -> None:
     recipe = yaml.safe_load((tmp_path / "a" / "recipe.yaml").read_text())
     assert recipe["class_weight"] == "balanced"
     assert rows["b"].split(",")[8][:6] == rows["c"].split(",")[8][:6], "equal weights change nothing but rounding"
+
+
+def test_a_folder_with_other_classes_is_not_recorded_as_the_dataset_of_the_recipe(tmp_path: Path) -> None:
+    folder = write_parquet(tmp_path / "holiday-photos", {"train": 60, "test": 20}, classes=4)
+    flags = ["--data-dir", folder, "--num-classes", 4, "--epochs", 1, "--batch-size", 20, "--threads", 1]
+    ended = train_here("--recipe", "fashion_mini_none", *flags, "--output", tmp_path, "--experiment", "a")
+    assert ended.code == 0, ended.err
+    assert "inferred: 4 classes are not those of fashion_mini: recorded as holiday-photos" in ended.out
+    assert yaml.safe_load((tmp_path / "a" / "recipe.yaml").read_text())["dataset"] == "holiday-photos"
+    again = train_here("--recipe", "fashion_mini_none", *flags, "--output", tmp_path, "--experiment", "a", "--resume")
+    assert again.code == 0, again.err

@@ -18,6 +18,7 @@ from .folders import WHOLE, find_split_folder, list_classes, list_split_folders
 from .source import HUB_PREFIX, HubSource, list_splits, load_rows
 
 VAL_FRACTION, TEST_FRACTION = 0.1, 0.2
+RESERVED_NAMES = (AUTO, "fashion_mini")
 _TRAIN = ("train", "training", WHOLE)
 _VALIDATION = ("val", "valid", "validation", "dev")
 _TEST = ("test", "testing", *_VALIDATION)
@@ -48,7 +49,8 @@ def discover(recipe: Recipe, data_dir: str | Path | None) -> Discovered:
         raise DataError(f"data_dir {data_dir} is not a folder")
     if folder is None and recipe.dataset == AUTO:
         raise DataError("no images: give their folder (--data-dir FOLDER) or a dataset (--dataset hfds/USER/NAME)")
-    keys: dict[str, Any] = {"dataset": folder.resolve().name if folder and recipe.dataset == AUTO else recipe.dataset}
+    is_named = folder is None or recipe.dataset != AUTO
+    keys: dict[str, Any] = {"dataset": recipe.dataset if is_named else folder_name(Path(data_dir or ""))}
     image_folders = list_split_folders(folder) if folder is not None else []
     keys |= _splits(recipe, image_folders or list_splits(keys["dataset"], recipe.dataset_config, folder))
     images = find_split_folder(folder, keys["train_split"]) if folder and image_folders else None
@@ -66,6 +68,12 @@ def discover(recipe: Recipe, data_dir: str | Path | None) -> Discovered:
         notes = []
     found = {name: value for name, value in keys.items() if name in recipe.unresolved}
     return Discovered(found, "; ".join([_describe(recipe, keys | _given(recipe, keys)), *notes]))
+
+
+def folder_name(folder: Path) -> str:
+    """Return the name to record for the data in a folder, which is not its path."""
+    name = folder.resolve().name
+    return f"{name}_folder" if name in RESERVED_NAMES else name
 
 
 def _given(recipe: Recipe, keys: Mapping[str, Any]) -> dict[str, Any]:

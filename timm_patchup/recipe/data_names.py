@@ -40,7 +40,7 @@ def load_data_spec(name: str) -> DataSpec:
 
 def find_data_spec(dataset: str) -> DataSpec | None:
     """Return the data of a ``dataset`` key, None if no recipe uses it."""
-    found = (keys for keys in _parts().values() if keys.get("dataset") == dataset)
+    found = (keys for keys in _parts().values() if keys.get("dataset") == dataset != AUTO)
     return next((DataSpec.of(Recipe.from_dict(keys)) for keys in found), None)
 
 

@@ -4,7 +4,7 @@
 repeated anywhere and can be shared.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ import torch
 from timm.data import resolve_model_data_config
 
 from ..core.settings import AUTO
-from ..data.discover import discover
+from ..data.discover import discover, folder_name
 from ..errors import UserError, nearest, one_line
 from ..recipe import Recipe
+from ..recipe.data_names import find_data_spec
 
 _IMAGE_KEYS = ("input_size", "mean", "std", "crop_pct", "crop_mode", "interpolation")
 
@@ -59,7 +60,21 @@ def resolve(recipe: Recipe, data_dir: str | Path | None) -> Resolved:
         keys |= images
         notes.append(f"{_describe(images)} from {recipe.model}")
     resolved = Recipe.from_dict(recipe.to_dict() | keys) if keys else recipe
-    return Resolved(resolved, path, "; ".join(notes))
+    named = name_after_folder(resolved, data_dir)
+    if named != resolved:
+        notes.append(f"{named.num_classes} classes are not those of {resolved.dataset}: recorded as {named.dataset}")
+    return Resolved(named, path, "; ".join(notes))
+
+
+def name_after_folder(recipe: Recipe, data_dir: str | Path | None) -> Recipe:
+    """Return the recipe with the name of the folder as dataset, if the one it names has another number of classes.
+
+    A model card must not claim that a model was trained on the dataset that the recipe was written for.
+    """
+    known = find_data_spec(recipe.dataset)
+    if data_dir is None or known is None or known.num_classes == recipe.num_classes:
+        return recipe
+    return replace(recipe, dataset=folder_name(Path(data_dir)))
 
 
 def _images_of(recipe: Recipe) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from ..runs.checkpoint import Checkpoint, load_checkpoint
 from ..runs.folder import OWN_FILES, RunFolder
 from ..runs.local import LocalPaths, recall
 from .build import batch_problems, describe_batch, model_problems, precision_of
-from .infer import Resolved, resolve
+from .infer import Resolved, name_after_folder, resolve
 from .loop import Trainer
 from .stopping import StopSignal
 
@@ -73,7 +73,7 @@ def run(recipe: Recipe, options: RunOptions) -> RunFolder:
     else:
         folder.refuse_unless_new()
     if resuming and folder.state() == "finished":
-        _check_same(folder, recipe)
+        _check_same(folder, name_after_folder(recipe, options.data_dir))
         resolved = Resolved(folder.recipe())  # nothing is left to find or to load
     else:
         resolved = resolve(recipe, options.data_dir)
