@@ -143,6 +143,8 @@ class Mixer:
             changed, mixed = mix_targets(own, draw.partner, kept=draw.kept, lam=draw.lam)
         self._armed.load(draw)
         self._batch = _Batch(draw, target, own, changed, mixed)
+        if mixed is not target:
+            mixed._mix_draw = draw  # type: ignore[attr-defined]  # so that loss() knows targets of an older batch
         if draw.change is not None and draw.site == INPUT:
             x = draw.change.apply(x, draw.partner)
         return x, mixed
@@ -159,12 +161,15 @@ class Mixer:
 
         Raises:
             RuntimeError: the draw was never applied, so the loss would be that of a batch that was not mixed.
-            ValueError: labels are smoothed by the mixer and by the criterion.
+            ValueError: labels are smoothed by the mixer and by the criterion, or the targets are not those of the
+                last batch.
         """
         self._require_applied()
         criterion = cross_entropy if criterion is None else criterion
         refuse_double_smoothing(self.label_smoothing, criterion)
         batch = self._batch
+        if batch is not None:
+            _require_own_target(target, batch)
         from_indices = batch is None or batch.given.ndim == 1
         not_mixed = batch is not None and batch.changed is None and target is batch.target
         if not_mixed and from_indices and takes_indices(criterion) and not self.label_smoothing:
@@ -309,6 +314,20 @@ def _check_mask_fits(draw: Draw, layouts: tuple[FeatureMap, ...]) -> None:
         raise UserError(
             f"draw.changed has masks of {given}, but site {draw.site!r} has features of {needed} (C, H, W) for these "
             f"images: replay a draw with images of the size it was made for"
+        )
+
+
+def _require_own_target(target: Tensor, batch: _Batch) -> None:
+    """Raise UserError if targets are not those that the mixer returned for its last batch."""
+    if batch.changed is not None and target.ndim == 1:
+        raise UserError(
+            "the batch was mixed, so its loss needs the targets that the mixer returned, not the labels: "
+            "x, target = mix(x, target), then mix.loss(output, target)"
+        )
+    if getattr(target, "_mix_draw", batch.draw) is not batch.draw or len(target) != len(batch.target):
+        raise UserError(
+            "these targets are of another batch than the last that was mixed: take the loss of a batch before the "
+            "next call of mix(x, target)"
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..data.source import HUB_PREFIX
 from ..recipe import Recipe
+from ..system.markdown import escape
 
 REPORT = "report"  # folder of the evaluation, in a run and in an export
 # Replaced by the name of the repository in a push.
@@ -76,7 +77,7 @@ class Facts:
     def dataset_title(self) -> str:
         if self.recipe.dataset == "fashion_mini":
             return "the part of Fashion-MNIST in timm_patchup"
-        return self.dataset_id or "local data"
+        return escape(self.dataset_id or "local data")
 
 
 def make_card(facts: Facts) -> str:
@@ -166,7 +167,7 @@ def _scores(facts: Facts) -> str:
     rows.append(
         f"| {test['error']:.2f} | {test['top1']:.2f} | {test['top5']:.2f} | {test['loss']:.4f} | {test['count']} |"
     )
-    text = f"## Results\n\n{part} the split `{recipe.val_split}`, evaluated once.\n\n" + "\n".join(rows)
+    text = f"## Results\n\n{part} the split {escape(recipe.val_split)}, evaluated once.\n\n" + "\n".join(rows)
     text += "\n\n![curves](curves.png)"
     page = _deeper(facts.evaluation)
     figures = [f"![{PurePosixPath(name).stem}]({name})" for name in facts.report if name.endswith((".png", ".svg"))]
@@ -188,14 +189,14 @@ def _training(facts: Facts) -> str:
     recipe = facts.recipe
     settings = ", ".join(f"{name} {value}" for name, value in recipe.mix_settings.items())
     rows = [
-        f"| method | {recipe.mix}{f': {settings}' if settings else ''} |",
+        f"| method | {recipe.mix}{f': {escape(settings)}' if settings else ''} |",
         f"| epochs, batch | {recipe.epochs}, {recipe.batch_size} |",
         f"| optimizer | {recipe.opt}, lr {recipe.lr}, momentum {recipe.momentum}, weight decay {recipe.weight_decay} |",
         f"| schedule | {recipe.sched} |",
         f"| images | {' x '.join(map(str, recipe.input_size))} |",
         f"| seed | {recipe.seed} |",
     ]
-    command = "accelerate launch -m timm_patchup.training --recipe recipe.yaml"
+    command = "python -m timm_patchup.training --recipe recipe.yaml"
     return "## Training\n\n| | |\n| --- | --- |\n" + "\n".join(rows) + f"\n\nTrain it again: `{command}`."
 
 
