@@ -219,6 +219,23 @@ class Mixer:
             objective=objective,
         )
 
+    @property
+    def target(self) -> Tensor | None:
+        """The targets that the last call returned, None before the first."""
+        return None if self._batch is None else self._batch.target
+
+    def accuracy(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return the share of samples predicted as the label with the larger share of theirs: float32, 0-d.
+
+        Args:
+            output: logits, (B, K).
+            target: what the mixer returned for this batch, or the labels it was given.
+        """
+        mixed = self._batch.target if self._batch is not None and target is self._batch.given else target
+        if mixed.ndim != 2:
+            raise ValueError("target must be what mix(x, target) returned, or the labels it was given, the same tensor")
+        return (output.argmax(dim=1) == mixed.argmax(dim=1)).float().mean()
+
     def run(
         self, model: Callable[[Tensor], Tensor], x: Tensor, target: Tensor, criterion: Criterion | None = None
     ) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,9 @@ from ..system.files import PARTIAL, replacing, write_whole
 State = Literal["new", "unfinished", "finished", "foreign"]
 OWN_FILES = ("recipe.yaml", "summary.csv", "results.json", "curves.png", "model.safetensors")
 CHECKPOINT_FILES = ("step-*", "aside-step-*", "best-*.safetensors", f"{PARTIAL}*")
-COLUMNS = ("epoch", "lr", "train_loss", "val_loss", "val_top1", "val_top5", "val_error")
+# train_loss is the objective; train_nll and train_top1 compare with val_loss and val_top1: cross-entropy with the mixed
+# targets, neither doubled nor smoothed, and the share of predictions of the label with the larger share.
+COLUMNS = ("epoch", "lr", "train_loss", "train_nll", "train_top1", "val_loss", "val_top1", "val_top5", "val_error")
 EpochRow = dict[str, float | None]
 _LOCK = ".lock"
 _LOCK_SECONDS = 1.0  # longer than ``in_use`` holds the lock to try it
@@ -139,7 +141,8 @@ class RunFolder:
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows({name: "" if row[name] is None else row[name] for name in COLUMNS} for row in rows)
+        # Rows of checkpoints that an earlier edition wrote lack the newer columns.
+        writer.writerows({name: "" if row.get(name) is None else row[name] for name in COLUMNS} for row in rows)
         self.write_text("summary.csv", text.getvalue())
 
     def summary(self) -> str:
@@ -164,5 +167,6 @@ class RunFolder:
 def parse_summary(text: str) -> list[EpochRow]:
     """Return the rows of a summary.csv; None for an epoch without validation."""
     return [
-        {name: float(row[name]) if row[name] else None for name in COLUMNS} for row in csv.DictReader(io.StringIO(text))
+        {name: float(row[name]) if row.get(name) else None for name in COLUMNS}
+        for row in csv.DictReader(io.StringIO(text))
     ]
