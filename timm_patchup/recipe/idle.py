@@ -38,6 +38,10 @@ def optimizer_has(what: str) -> Idle:
     return idle
 
 
+def no_mix(recipe: Any) -> str | None:
+    return "with the mix none" if recipe.mix == "none" else None
+
+
 def in_memory(recipe: Any) -> str | None:
     if recipe.crop_padding is None:
         return None

@@ -35,7 +35,7 @@ class Learner:
     Args:
         recipe: what to build.
         accelerator: wraps model and optimizer for its device and processes.
-        updates_per_epoch: for schedules that change the rate at every update.
+        updates_per_epoch: for schedules that change the rate or the method at every update.
 
     Attributes:
         unwrapped_model: the model itself; ``model`` is the one prepared by the accelerator.
@@ -46,7 +46,7 @@ class Learner:
     """
 
     def __init__(self, recipe: Recipe, accelerator: Accelerator, *, updates_per_epoch: int) -> None:
-        self.recipe, self.accelerator = recipe, accelerator
+        self.recipe, self.accelerator, self.updates_per_epoch = recipe, accelerator, updates_per_epoch
         seed_everything(derive_seed(recipe.seed))
         model = build_model(recipe).to(accelerator.device)
         if recipe.channels_last:
@@ -88,6 +88,7 @@ class Learner:
             done: number of updates before this one, in all epochs.
         """
         waited, micro_batches = 0.0, self.recipe.grad_accum_steps
+        self.mixer.set_epoch(done / self.updates_per_epoch)
         for index in range(micro_batches):
             asked = time.perf_counter()
             images, labels = next(batches)
