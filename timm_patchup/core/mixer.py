@@ -37,6 +37,7 @@ from .schedule import Schedule
 from .seeding import Stream
 from .settings import check_value
 from .sites import Site, resolve_sites
+from .tokens import check_readable
 
 
 class Mixer:
@@ -86,6 +87,7 @@ class Mixer:
         self.schedule = schedule or Schedule()
         self.schedule.check(method)
         self._epoch = None if self.schedule.is_needed else 0.0
+        check_readable(model, self.sites)
         self.mixup_enabled = True
         self._batch: MixedBatch | None = None
         self._paused = 0

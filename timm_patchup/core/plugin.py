@@ -6,7 +6,7 @@ them before, such as timm's own train.py.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import wraps
 from typing import Any, cast
 
 import timm.data
@@ -94,13 +94,14 @@ class _ConfiguredTask(MixTask):
         assert _configured is not None
         try:
             mixer = Mixer(model, _configured.method, **_configured.arguments)
+        except UserError:
+            raise
         except (TypeError, ValueError) as error:
             raise MixSettingsError(str(error)) from error
         super().__init__(model, *args, mixer=mixer, **kwargs)
         tasks_built += 1
 
 
-@cache
 def _configured_kind(kind: type[ClassificationTask]) -> type[ClassificationTask]:
     """Return what one of timm's classification tasks becomes while a mix is configured."""
     return _ConfiguredTask if kind is ClassificationTask else type(f"Mix{kind.__name__}", (_ConfiguredTask, kind), {})

@@ -15,7 +15,7 @@ _logger = logging.getLogger(__name__)
 class MixTask(ClassificationTask):
     """Classification with a mixer: draw, forward, objective. Everything else is timm's.
 
-    Labels that are dense, (B, K), are mixed as they are. For timm's task with several labels per image derive from both:
+    Labels that are dense, (B, K), are mixed as they are. For several labels per image derive from both:
     ``class Task(MixTask, MultiLabelClassificationTask)``.
 
     Args:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from math import isnan, nan
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,6 +37,8 @@ class Learner:
         recipe: what to build.
         accelerator: wraps model and optimizer for its device and processes.
         updates_per_epoch: for schedules that change the rate or the method at every update.
+        pretrained_path: a local file of pretrained weights, None for timm's own.
+        class_weight: (K,), weight of each class in the loss, None for none.
 
     Attributes:
         unwrapped_model: the model itself; ``model`` is the one prepared by the accelerator.
@@ -45,10 +48,18 @@ class Learner:
         bad_update: int64, 0-d, number of the first update whose loss was not finite, -1 if there is none.
     """
 
-    def __init__(self, recipe: Recipe, accelerator: Accelerator, *, updates_per_epoch: int) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        accelerator: Accelerator,
+        *,
+        updates_per_epoch: int,
+        pretrained_path: Path | None = None,
+        class_weight: Tensor | None = None,
+    ) -> None:
         self.recipe, self.accelerator, self.updates_per_epoch = recipe, accelerator, updates_per_epoch
         seed_everything(derive_seed(recipe.seed))
-        model = build_model(recipe).to(accelerator.device)
+        model = build_model(recipe, pretrained_path).to(accelerator.device)
         if recipe.channels_last:
             model = model.to(memory_format=torch.channels_last)
         # The average is a copy without hooks: made before the mixer, DDP and compilation touch the model.
@@ -58,7 +69,8 @@ class Learner:
             else None
         )
         self.mixer = build_mixer(recipe, model)
-        self.criterion = build_criterion(recipe)
+        weight = None if class_weight is None else class_weight.to(accelerator.device)
+        self.criterion = build_criterion(recipe, weight)
         optimizer = build_optimizer(recipe, model)
         self.scheduler, self.num_epochs = build_scheduler(recipe, optimizer, updates_per_epoch)
         if self.scheduler is not None:
@@ -77,8 +89,9 @@ class Learner:
 
     @property
     def lr(self) -> float:
-        """The learning rate of the next update."""
-        return self.optimizer.param_groups[0]["lr"]
+        """The learning rate of the next update, without layer decay."""
+        group = self.optimizer.param_groups[0]
+        return group["lr"] / group.get("lr_scale", 1.0)
 
     def update(self, batches: Iterator[tuple[Tensor, Tensor]], done: int) -> float:
         """Update the weights once and return the seconds spent waiting for data.
