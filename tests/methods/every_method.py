@@ -26,6 +26,10 @@ OPTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "one_of_inside": (["hard_patchup", "feature_cutmix", "manifold_mixup"], {"weights": [2, 1, 1]}),
     "one_of_at_the_input": (["cutmix", "mixup"], {}),
     "one_of_all_kinds": (["soft_patchup", "cutmix", "dropblock", "puzzle_mix"], {"soft_patchup": {"objective": "l1"}}),
+    "mixup_per_sample": (["mixup"], {"lam": "sample"}),
+    "manifold_mixup_per_sample": (["manifold_mixup"], {"lam": "sample"}),
+    "soft_patchup_per_sample": (["soft_patchup"], {"lam": "sample", "mask": "sample"}),
+    "one_of_per_sample": (["manifold_mixup", "hard_patchup"], {"lam": "sample"}),
 }
 CASES = [*METHODS, *OPTIONS]
 

@@ -185,7 +185,7 @@ class Mixer:
         if is_affine(criterion):
             loss = soft(output, target)
             return 2.0 * loss if objective == "paper" else loss
-        if rounds_targets(criterion) and (objective != "l1" or batch.draw.lam):
+        if rounds_targets(criterion) and (objective != "l1" or not batch.draw.swaps):
             warnings.warn(
                 f"{type(criterion).__name__} rounds mixed labels to 0 and 1; hard PatchUp with objective='l1' gives it "
                 f"none to round",
