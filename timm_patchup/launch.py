@@ -37,7 +37,7 @@ _CONFLICTS = {
     "aug_splits": "augmentation splits share one batch, which mixing takes apart",
     "naflex_loader": "NaFlex gives patches instead of images",
     "torchscript": "hooks do not run in TorchScript; use --torchcompile",
-    "mixup_off_epoch": "timm passes the epoch to its own mixup only",
+    "mixup_off_epoch": "timm passes the epoch to its own mixup only; our loop has it (scripts/train.py)",
 }
 
 

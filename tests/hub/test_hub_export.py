@@ -141,7 +141,8 @@ def test_the_card(tmp_path: Path) -> None:
 
 
 def test_several_methods_are_in_card_and_configuration(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", mix=["hard_patchup", "cutmix"], mix_weights=[2, 1])
+    own = {"hard_patchup": {"block_size": 7}, "cutmix": {"alpha": 1.0, "prob": 1.0}}
+    run = make_run(tmp_path / "run", mix=["hard_patchup", "cutmix"], mix_weights=[2, 1], mix_settings=own)
     folder = export(run.path, tmp_path / "hub")
     card = ModelCard.load(folder / "README.md")
     assert "trained with `hard_patchup` or `cutmix`, one of them per batch, on " in card.text

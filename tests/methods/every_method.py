@@ -19,13 +19,17 @@ from timm_patchup.core.draw import Change, Erase
 from timm_patchup.core.method import method_settings, method_type
 
 HIDDEN = ["first", "second"]
-MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed", "weights")
+MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed", "weights", "schedule")
 METHODS = list_methods()
 # By name: the methods, one of which acts per batch, and their settings.
 OPTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "one_of_inside": (["hard_patchup", "feature_cutmix", "manifold_mixup"], {"weights": [2, 1, 1]}),
     "one_of_at_the_input": (["cutmix", "mixup"], {}),
     "one_of_all_kinds": (["soft_patchup", "cutmix", "dropblock", "puzzle_mix"], {"soft_patchup": {"objective": "l1"}}),
+    "mixup_per_sample": (["mixup"], {"lam": "sample"}),
+    "manifold_mixup_per_sample": (["manifold_mixup"], {"lam": "sample"}),
+    "soft_patchup_per_sample": (["soft_patchup"], {"lam": "sample", "mask": "sample"}),
+    "one_of_per_sample": (["manifold_mixup", "hard_patchup"], {"lam": "sample"}),
 }
 CASES = [*METHODS, *OPTIONS]
 

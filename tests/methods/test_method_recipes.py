@@ -24,11 +24,11 @@ AS_RECIPES_ONLY = sorted(set(list_recipe_methods()) - set(METHODS))
 
 def test_defaults_are_those_of_the_papers() -> None:
     expected: dict[str, dict[str, Any]] = {
-        "mixup": {"alpha": 1.0, "prob": 1.0},
+        "mixup": {"alpha": 1.0, "lam": "batch", "prob": 1.0},
         "cutmix": {"alpha": 1.0, "prob": 1.0},
         "cutout": {"length": 16, "prob": 1.0},
         "dropblock": {"drop_prob": 0.1, "block_size": 7, "prob": 1.0, "sites": None},
-        "manifold_mixup": {"alpha": 2.0, "prob": 1.0, "sites": None},
+        "manifold_mixup": {"alpha": 2.0, "lam": "batch", "prob": 1.0, "sites": None},
         "feature_cutmix": {"alpha": 1.0, "prob": 1.0, "sites": None},
     }
     for name, settings in expected.items():

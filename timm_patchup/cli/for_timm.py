@@ -22,6 +22,7 @@ _OURS = (
     "crop_mode",
     "lighting",
     "filter_bias_and_bn",
+    "mixup_warmup_epochs",
     "select_split",
     "test_fraction",
     "pretrained_path",

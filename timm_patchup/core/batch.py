@@ -1,11 +1,34 @@
-"""What a mixer asks of a batch: images (B, C, H, W) and targets, and the targets as distributions."""
+"""What a mixer asks of a batch, images (B, C, H, W) and targets, and what it keeps of it: the draw and the targets."""
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..errors import UserError
 from .draw import Draw
-from .functional import soft_target
+from .functional import Objective, soft_target
+
+
+@dataclass(frozen=True)
+class MixedBatch:
+    """What a call of a mixer decided.
+
+    Attributes:
+        draw: what was drawn.
+        given: the targets as they came.
+        own: the targets as distributions, (B, K): y.
+        changed: Y, the targets of the altered features; None if samples are not mixed.
+        target: what the call returned: W, or y if samples are not mixed.
+        objective: that of the method which acted; None if samples are not mixed.
+    """
+
+    draw: Draw
+    given: Tensor
+    own: Tensor
+    changed: Tensor | None
+    target: Tensor
+    objective: Objective | None
 
 
 def check_batch(x: Tensor, target: Tensor) -> None:

@@ -26,7 +26,7 @@ class Change(Protocol):
 
     Attributes:
         changed: bool, (1, ...) for the batch or (B, ...), True where features are altered; broadcasts against them.
-        lam: weight of the sample's own features inside the altered region; 0 for a swap.
+        lam: weight of the sample's own features inside the altered region, a number or (B,); 0 for a swap.
         kept: the paper's p_u, float32: fraction of the features not altered, 0-d, or (B,) with a mask per sample.
         mixes: whether partners take part, and the targets are mixed, too.
     """
@@ -34,7 +34,7 @@ class Change(Protocol):
     @property
     def changed(self) -> Tensor: ...
     @property
-    def lam(self) -> float: ...
+    def lam(self) -> float | Tensor: ...
     @property
     def kept(self) -> Tensor: ...
     @property
@@ -54,7 +54,7 @@ class Mix:
     """Altered features become ``lam * own + (1 - lam) * partner's``; a swap with lam 0."""
 
     changed: Tensor
-    lam: float = 0.0
+    lam: float | Tensor = 0.0
     mixes: ClassVar[bool] = True
 
     @cached_property
@@ -66,7 +66,10 @@ class Mix:
 
     def check(self, batch_size: int) -> None:
         check_mask(self.changed, batch_size)
-        check_value("draw.lam", self.lam, float, low=0, high=1)
+        if isinstance(self.lam, Tensor) and self.lam.shape != (batch_size,):
+            raise UserError(f"draw.lam has shape {tuple(self.lam.shape)}, the batch needs a number or ({batch_size},)")
+        for lam in self.lam.tolist() if isinstance(self.lam, Tensor) else [self.lam]:
+            check_value("draw.lam", lam, float, low=0, high=1)
 
 
 @dataclass(frozen=True)
@@ -132,9 +135,14 @@ class Draw:
         return None if self.change is None else self.change.changed
 
     @property
-    def lam(self) -> float:
+    def lam(self) -> float | Tensor:
         """Weight of the sample's own features inside the altered region: 0 for a swap, 1 if nothing is altered."""
         return 1.0 if self.change is None else self.change.lam
+
+    @property
+    def swaps(self) -> bool:
+        """Whether the altered features are the partner's alone."""
+        return not isinstance(self.lam, Tensor) and self.lam == 0.0
 
     @cached_property
     def kept(self) -> Tensor:

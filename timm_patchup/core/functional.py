@@ -153,7 +153,7 @@ def mix_features(
         changed: bool, (1, ...) for one mask per batch or (B, ...) for one per sample; broadcasts against ``x``. Or
             float in [0, 1]: how much of each feature is altered.
         partner: int64, (B,), a permutation: ``partner[i]`` is the sample that sample ``i`` is mixed with.
-        lam: a number or 0-d tensor in [0, 1]; None or the number 0 swaps.
+        lam: a number or a tensor in [0, 1], 0-d or (B,) for one per sample; None or the number 0 swaps.
         inverse: int64, (B,), the inverse of ``partner``; computed if not given.
 
     Returns:
@@ -169,6 +169,8 @@ def mix_features(
         inverse = partner.argsort()
     if not isinstance(lam, Tensor):
         lam = torch.full((), lam, device=x.device) if lam else None
+    elif lam.ndim == 1:
+        lam = lam.reshape(-1, *(1,) * (x.ndim - 1))
     return _MixFeatures.apply(x, _like_memory(changed, x), partner, inverse, lam)
 
 
@@ -200,10 +202,10 @@ class _MixFeatures(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         changed, partner, inverse, lam = ctx.saved_tensors
-        if changed.shape[0] == 1:
+        if changed.shape[0] == 1 and (lam is None or lam.ndim == 0):
             grad_x = mix_features(grad, changed, inverse, lam=lam, inverse=partner)
         else:
-            # A mask per sample travels with the sample: what was taken from j goes back to j under i's mask.
+            # A mask or lam per sample travels with the sample: what was taken from j goes back to j under i's mask.
             given_away = grad * _partner_weight(changed, lam, grad.dtype)
             grad_x = grad - given_away + given_away[inverse]
         return grad_x, None, None, None, None
@@ -255,15 +257,17 @@ def smooth_target(target: Tensor, label_smoothing: float) -> Tensor:
     return target * (1.0 - label_smoothing) + label_smoothing / target.shape[1]
 
 
-def mix_targets(target: Tensor, partner: Tensor, *, kept: Tensor, lam: float = 0.0) -> tuple[Tensor, Tensor]:
+def mix_targets(target: Tensor, partner: Tensor, *, kept: Tensor, lam: float | Tensor = 0.0) -> tuple[Tensor, Tensor]:
     """Return Y, the target of the altered features, and W, the re-weighted target (eq. 7 and 8).
 
     Args:
         target: float, (B, K).
         partner: int64, (B,).
         kept: p_u, 0-d or (B,).
-        lam: weight of the own target inside the altered region; 0 for a swap, where Y is the partner's target.
+        lam: weight of the own target inside the altered region, a number or (B,); 0 for a swap, where Y is the
+            partner's target.
     """
+    lam = lam.reshape(-1, 1) if isinstance(lam, Tensor) else lam
     changed_target = lam * target + (1.0 - lam) * target[partner]
     kept = kept.reshape(-1, 1)
     return changed_target, kept * target + (1.0 - kept) * changed_target

@@ -52,7 +52,8 @@ class Armed:
         self.partner = draw.partner
         self.inverse = draw.partner.argsort()
         # As a tensor, lam is an input of a compiled graph; as a number it would be a new graph for each batch.
-        self.lam = torch.full((), change.lam, device=draw.partner.device) if change.lam or alike else None
+        lam = change.lam if isinstance(change.lam, Tensor) else torch.full((), change.lam, device=draw.partner.device)
+        self.lam = None if draw.swaps and not alike else lam
         self.scale = change.scale if isinstance(change, Erase) else None
         self.site = self.pending = draw.site
 

@@ -38,6 +38,10 @@ def optimizer_has(what: str) -> Idle:
     return idle
 
 
+def no_mix(recipe: Any) -> str | None:
+    return "with the mix none" if recipe.mix == "none" else None
+
+
 def loss_is(name: str) -> Idle:
     """Idle with all losses but this one."""
     return lambda recipe: None if recipe.loss == name else f"with the loss {recipe.loss}: it needs {name}"

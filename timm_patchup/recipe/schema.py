@@ -16,6 +16,7 @@ import yaml
 from ..core.method import Method, list_methods, method_settings
 from ..core.one_of import OneOf, make_methods, read_methods
 from ..core.outside import is_unknown_outside
+from ..core.schedule import Schedule
 from ..core.settings import AUTO, Checked, raise_together, setting, settings_of
 from ..errors import NoEffect, UserError, nearest
 from .idle import (
@@ -24,6 +25,7 @@ from .idle import (
     in_memory,
     loss_is,
     next_to_aa,
+    no_mix,
     nothing_chosen,
     nothing_drawn,
     optimizer_has,
@@ -124,6 +126,15 @@ class Recipe(Checked):
     mix: str | list[str] = setting("none", "the method, or several, of which one is chosen per batch")
     mix_weights: list[float] | None = setting(None, "how often each of several methods has its turn", above=0)
     mix_settings: dict[str, Any] = field(default_factory=dict)
+    mixup_off_epoch: int = setting(
+        0, "no batch is altered from this epoch on, as in timm; 0 for never", low=0, idle=no_mix
+    )
+    mixup_warmup_epochs: int = setting(
+        0, "the settings under mixup_warmup rise linearly from 0 in this many epochs", low=0, idle=no_mix
+    )
+    mixup_warmup: list[str] = setting(
+        ["prob"], "settings of the method that rise: prob, gamma, drop_prob", idle=without("mixup_warmup_epochs")
+    )
     smoothing: float = setting(0.0, "label smoothing", low=0, below=1)
     loss: Literal["cross_entropy", "bce", "bce_softmax"] = setting(
         "cross_entropy", "loss on soft targets; bce_softmax is that of the authors' code"
@@ -217,6 +228,8 @@ class Recipe(Checked):
         if self._unknown_outside(mix):
             return  # a recipe that is merely read imports nothing; its settings stay as they are
         method = read_methods(mix, settings, weights=self.mix_weights, prefix=MIX_PREFIX)
+        if mix != "none":  # with it a schedule has no effect, which is reported as such
+            self.schedule.check(method, prefix="mixup_")
         object.__setattr__(self, "mix", mix)
         if isinstance(method, OneOf):
             each = {name: dict(sorted(one.settings().items())) for name, one in zip(mix, method.methods)}
@@ -234,6 +247,13 @@ class Recipe(Checked):
         """The method with its settings."""
         weights = {} if self.mix_weights is None else {"weights": self.mix_weights}
         return make_methods(self.mix, **weights, **self.mix_settings)
+
+    @property
+    def schedule(self) -> Schedule:
+        """What changes in the method from epoch to epoch."""
+        return Schedule(
+            off_epoch=self.mixup_off_epoch, warmup_epochs=self.mixup_warmup_epochs, warmup=tuple(self.mixup_warmup)
+        )
 
     @property
     def methods(self) -> dict[str, dict[str, Any]]:

@@ -93,6 +93,7 @@ def build_mixer(recipe: Recipe, model: nn.Module) -> Mixer:
         num_classes=recipe.num_classes,
         label_smoothing=recipe.smoothing,
         seed=recipe.seed,
+        schedule=recipe.schedule,
     )
 
 

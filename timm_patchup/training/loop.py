@@ -149,14 +149,14 @@ class Trainer:
         position, recipe = self.position, self.recipe
         self._asked_to_stop()  # a loss that is not finite must not reach a checkpoint
         self.learner.sync_batch_norm()
-        lr, train_loss = self.learner.lr, self.learner.pop_epoch_loss()
+        lr, trained = self.learner.lr, self.learner.pop_epoch()
         number = position.epoch + 1
         last = number == self.num_epochs
         metrics = self._evaluate(self.val_loader) if number % recipe.val_interval == 0 or last else None
         row: EpochRow = {
             "epoch": number,
             "lr": lr,
-            "train_loss": train_loss,
+            **trained,
             "val_loss": metrics.loss if metrics else None,
             "val_top1": metrics.top1 if metrics else None,
             "val_top5": metrics.top5 if metrics else None,
