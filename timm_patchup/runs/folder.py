@@ -192,10 +192,13 @@ def parse_summary(text: str) -> list[EpochRow]:
     """
     rows: list[EpochRow] = []
     try:
-        for row in csv.DictReader(io.StringIO(text)):
+        reader = csv.DictReader(io.StringIO(text))
+        if not set(COLUMNS) <= set(reader.fieldnames or ()):
+            raise ValueError("columns are missing")
+        for row in reader:
+            if None in (row[name] for name in COLUMNS) or not row["epoch"]:
+                raise ValueError("it is cut off")
             rows.append({name: float(row[name]) if row[name] else None for name in COLUMNS})
-            if rows[-1]["epoch"] is None:
-                raise ValueError("no epoch")
     except (csv.Error, KeyError, TypeError, ValueError) as error:
         raise UserError(f"summary.csv is damaged: row {len(rows) + 1}: {one_line(error, 80)}") from None
     return rows
