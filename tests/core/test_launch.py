@@ -148,6 +148,17 @@ def test_a_script_that_mixes_nothing_is_an_error(train_script: Path, tmp_path: P
     assert "nothing was mixed" in done.stderr
 
 
+@pytest.mark.parametrize("end", ["", "raise SystemExit(0)"])
+def test_a_script_that_never_parses_is_an_error(tmp_path: Path, end: str) -> None:
+    script = tmp_path / "own.py"
+    script.write_text(f"print('trained')\n{end}\n")
+    done = launch(script, "--mix", "hard_patchup")
+    assert done.returncode == 1
+    assert done.stdout == "trained\n"
+    expected = "own.py ended without parsing arguments with timm's --model: nothing was mixed"
+    assert done.stderr.splitlines()[-1] == f"timm-patchup: {expected}"
+
+
 def test_missing_script_and_help(tmp_path: Path, train_script: Path) -> None:
     done = launch(tmp_path / "no.py", "--mix", "hard_patchup")
     assert done.returncode == 2

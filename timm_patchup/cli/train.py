@@ -47,7 +47,7 @@ def make_parser(words: Sequence[str] = ()) -> Parser:
             "python scripts/train.py                                    # the default, two minutes on a CPU",
             "python scripts/train.py --recipe fashion_mini_cutmix --epochs 5 --experiment short",
             "python scripts/train.py --resume output/short",
-            "accelerate launch --multi_gpu --num_processes 8 scripts/train.py --recipe imagenet_hard_patchup",
+            "accelerate launch scripts/train.py --recipe imagenet_hard_patchup    # several GPUs, as configured",
         ],
     )
     recipe = parser.add_argument_group("recipe selection")

@@ -25,6 +25,7 @@ from ..runs.curves import plot_curves
 from ..runs.folder import EpochRow, RunFolder
 from ..runs.metrics import Metrics, evaluate
 from ..runs.together import together
+from ..system.signals import holding_back
 from .learner import Learner
 from .pretrained import class_weights
 from .progress import Progress
@@ -107,7 +108,7 @@ class Trainer:
         self.learner.model.train()
         self.batches.begin(position.epoch, position.update)
         self.progress.begin_epoch(position.epoch, position.update)
-        batches = iter(self.loader)
+        batches = self._iterate(self.loader)
         for update in range(position.update, self.batches.updates):
             start = time.perf_counter()
             waited = self.learner.update(batches, position.total)
@@ -189,11 +190,16 @@ class Trainer:
     def _evaluate(self, loader: DataLoader, confusion: Confusion | None = None) -> Metrics:
         return evaluate(
             self.learner.evaluated_model,
-            loader,
+            self._iterate(loader),
             self.accelerator,
             channels_last=self.recipe.channels_last,
             observe=None if confusion is None else confusion.observe,
         )
+
+    @staticmethod
+    def _iterate(loader: DataLoader) -> Iterator[Any]:
+        with holding_back():  # it may start workers
+            return iter(loader)
 
     def _value(self, metrics: Metrics) -> float:
         return metrics.top1 if self.recipe.eval_metric == "top1" else -metrics.loss

@@ -303,6 +303,8 @@ def _start_trackers(recipe: Recipe, folder: RunFolder, accelerator: Accelerator,
 def _report_finished(folder: RunFolder, recipe: Recipe, accelerator: Accelerator) -> RunFolder:
     accelerator.print(f"{folder.path} is already finished")
     _print_table(folder, recipe, folder.results(), accelerator)
+    accelerator.wait_for_everyone()  # the first process serves the others
+    accelerator.end_training()
     return folder
 
 
