@@ -125,7 +125,7 @@ def test_picture_of_a_token_model(script: ModuleType, tmp_path: Path) -> None:
 
 
 BAD = {
-    "sites": (["--sites", "stem", "fc"], "Give --sites stem, which can be mixed, or name other modules"),
+    "sites": (["--sites", "stem", "fc"], "Give --sites input, which can be mixed, or name other modules"),
     "missing image": (["--images", "nowhere.png", "nowhere.png"], "nowhere.png"),
     "not an image": (["--images", str(SCRIPT), str(SCRIPT)], "cannot read image"),
     "unknown site": (["--sites", "stagee"], "unknown site 'stagee'"),

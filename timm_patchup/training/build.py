@@ -17,7 +17,7 @@ from torch import nn
 from ..core.criterion import Criterion, bce_softmax, cross_entropy
 from ..core.mixer import Mixer
 from ..data.transforms import Augmentation
-from ..errors import UserError, nearest, one_line
+from ..errors import SiteError, UserError, nearest, one_line
 from ..recipe import Recipe
 from ..recipe.parts import AugmentSpec, ImageSpec
 
@@ -115,6 +115,8 @@ def model_problems(recipe: Recipe) -> list[str]:
         return [*problems, f"model: timm cannot create {recipe.model!r}: {one_line(error, 300)}"]
     try:
         build_mixer(recipe, model).detach()
+    except SiteError as error:
+        problems.append(f"mix {recipe.mix_name}: {error.for_flag('--mix-sites')}")
     except (TypeError, ValueError) as error:
         problems.append(f"mix {recipe.mix_name}: {error}")
     return problems
