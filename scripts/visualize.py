@@ -38,6 +38,7 @@ from timm_patchup.core.settings import check_value
 from timm_patchup.core.sites import Site, resolve_sites, site_module
 from timm_patchup.data.embedded import CLASSES, fashion_mini_file
 from timm_patchup.errors import SiteError, nearest
+from timm_patchup.runs.load import load
 
 IMAGE_SIZE = 160
 OWN = LinearSegmentedColormap.from_list("a", ["#dfeafa", "#85b1e8", "#2464c4", "#071f52"])
@@ -88,7 +89,11 @@ def load_samples(paths: list[str] | None, seed: int) -> tuple[list[Image.Image],
 
 
 def load_model(name: str, *, pretrained: bool, seed: int, **model_kwargs: Any) -> nn.Module:
-    """Return the model in training mode, the only one in which features are mixed."""
+    """Return the model in training mode, the only one in which features are mixed; a trained one has its weights."""
+    if Path(name).is_dir() or ("/" in name and ":" not in name):
+        if model_kwargs:
+            raise ValueError(f"--model-kwargs are for a new model of timm: {name} has its own")
+        return load(name).train()
     if not (":" in name or timm.is_model(name.partition(".")[0])):
         raise ValueError(f"unknown model {name!r}{nearest(name, timm.list_models())}")
     torch.manual_seed(seed)
@@ -234,9 +239,11 @@ def channel_argument(text: str) -> int | str:
 
 def parse_args(parser: argparse.ArgumentParser, argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--images", nargs=2, metavar=("A", "B"), help="two image files; default: two embedded samples")
-    parser.add_argument("--model", default="resnet18", help="a timm model (default: %(default)s)")
     parser.add_argument(
-        "--model-kwargs", nargs="*", default={}, action=ParseKwargs, metavar="KEY=VALUE", help="of timm"
+        "--model", default="resnet18", help="a timm model, a run, an export or USER/NAME (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--model-kwargs", nargs="*", default={}, action=ParseKwargs, metavar="KEY=VALUE", help="of a new timm model"
     )
     parser.add_argument("--pretrained", action="store_true", help="load the model's weights")
     parser.add_argument("--image-size", type=int, help=f"in pixels; default: {IMAGE_SIZE}, or what the model needs")

@@ -10,14 +10,16 @@ import os
 import runpy
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from .cli.command import report
 from .cli.for_timm import for_timm
-from .cli.recipe_flags import add_mix_flags, mix_values, one_or_several
+from .cli.recipe_flags import add_mix_flags, mix_values, named_recipe, one_or_several
 from .core import plugin
 from .core.method import list_methods
+from .core.outside import import_methods
 from .errors import Failed, UserError
 from .recipe import Recipe, load_recipe
 from .recipe.schema import override, without_retired
@@ -62,11 +64,18 @@ def _run(argv: list[str]) -> None:
     saved_argv, saved_path, saved_parse = sys.argv, list(sys.path), argparse.ArgumentParser.parse_args
     sys.argv = list(argv)
     sys.path[0] = str(script.resolve().parent)
-    argparse.ArgumentParser.parse_args = _parse_with_mix(saved_parse)  # type: ignore[method-assign]
+    parsed: list[argparse.Namespace] = []
+    argparse.ArgumentParser.parse_args = _parse_with_mix(saved_parse, parsed)  # type: ignore[method-assign]
     built_before = plugin.tasks_built
     plugin.register()
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        except SystemExit as ended:
+            if ended.code or {"-h", "--help"} & set(argv):
+                raise
+        if not parsed:
+            raise Failed(f"{script.name} ended without parsing arguments with timm's --model: nothing was mixed")
         if plugin.is_configured() and plugin.tasks_built == built_before:
             raise Failed(f"{script.name} ended without creating a timm.task.ClassificationTask: nothing was mixed")
     finally:
@@ -75,15 +84,18 @@ def _run(argv: list[str]) -> None:
         plugin.unregister()
 
 
-def _parse_with_mix(parse_args: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap parse_args: the first parser that has timm's ``--model`` gets our flags and configures the plugin."""
-    done = False
+def _parse_with_mix(parse_args: Callable[..., Any], parsed: list[argparse.Namespace]) -> Callable[..., Any]:
+    """Wrap parse_args: the first parser that has timm's ``--model`` gets our flags and configures the plugin.
+
+    What it parsed is appended to ``parsed``.
+    """
 
     def parse(self: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
-        nonlocal done
-        if done or "--model" not in self._option_string_actions:
+        if parsed or "--model" not in self._option_string_actions:
             return parse_args(self, *args, **kwargs)
-        done = True
+        named_recipe(args[0] if args else kwargs.get("args") or sys.argv[1:])  # so that settings from outside are flags
+        with suppress(UserError):  # reported with the flags
+            import_methods(self._defaults.get("mix"))
         keys = add_mix_flags(
             self.add_argument_group("PatchUp", "mixing inside the network (timm_patchup)"), default=None
         )
@@ -92,6 +104,7 @@ def _parse_with_mix(parse_args: Callable[..., Any]) -> Callable[..., Any]:
         defaults = {key: self.get_default(key) for key in keys}
         namespace = parse_args(self, *args, **kwargs)
         _configure(namespace, defaults)
+        parsed.append(namespace)
         return namespace
 
     return parse
@@ -132,6 +145,7 @@ def _configure(namespace: argparse.Namespace, defaults: dict[str, Any]) -> None:
         raise UserError(f"--mix or --recipe is missing: choose a method from {', '.join(list_methods())}")
     flags = {key: getattr(namespace, key) for key in defaults if getattr(namespace, key) != defaults[key]}
     values = override({key: value for key, value in defaults.items() if value is not None}, mix_values(flags))
+    import_methods(values["mix"])
     recipe = Recipe.from_dict(mix_values(values))
     weights = {} if recipe.mix_weights is None else {"weights": recipe.mix_weights}
     plugin.register(recipe.mix, seed=getattr(namespace, "seed", 0), **weights, **recipe.mix_settings)

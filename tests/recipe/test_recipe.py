@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.recipes import load_complete
 from timm_patchup.cli.for_timm import for_timm
 from timm_patchup.cli.recipe_flags import add_recipe_flags, given_keys
 from timm_patchup.core.method import list_methods, make_method, method_settings
@@ -43,7 +44,7 @@ def test_every_name_resolves_and_validates() -> None:
 @pytest.mark.parametrize("benchmark", list_benchmarks())
 def test_model_and_method_of_every_recipe_fit(benchmark: str) -> None:
     for method in list_recipe_methods():
-        assert model_problems(load_recipe(f"{benchmark}_{method}")) == []
+        assert model_problems(load_complete(f"{benchmark}_{method}")) == []
 
 
 def test_every_file_is_used_and_names_no_unknown_part() -> None:
@@ -284,15 +285,15 @@ def test_unknown_names_show_the_nearest() -> None:
 def test_files_that_are_no_recipes(tmp_path: Path) -> None:
     for name, text, expected in (
         ("a.yaml", "epochs: [1", "line 1: not YAML"),
-        ("b.yaml", "- 1\n", "must be a mapping of keys to values, got list"),
+        ("b.yaml", "- 1\n", "must be a mapping of names to values, got a list"),
         ("c.yaml", "include: cifar10\n", "include must be a list"),
-        ("d.yaml", "", "must be a mapping of keys to values, got NoneType"),
+        ("d.yaml", "", "must be a mapping of names to values, got none"),
     ):
         (tmp_path / name).write_text(text)
         assert expected in problems(tmp_path / name)[0]
     (tmp_path / "e.yaml").write_bytes(b"\xff\xfe\x00")
     assert "cannot be read" in problems(tmp_path / "e.yaml")[0]
-    assert "no such recipe file" in problems(tmp_path / "f.yaml")[0]
+    assert "no such file" in problems(tmp_path / "f.yaml")[0]
 
 
 def test_yaml_is_never_executed(tmp_path: Path) -> None:

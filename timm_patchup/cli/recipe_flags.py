@@ -13,7 +13,7 @@ import yaml
 from timm.utils import ParseKwargs
 
 from ..core.method import list_methods, method_settings
-from ..core.settings import Setting, plain, settings_of
+from ..core.settings import AUTO, Setting, plain, settings_of
 from ..errors import UserError
 from ..recipe import Recipe, load_recipe
 from ..recipe.compose import DEFAULT
@@ -102,14 +102,25 @@ def _add(group: Any, key: Setting, text: str, *, prefix: str = "", several: bool
     if kind is bool and not prefix:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
     elif get_origin(kind) is dict:
-        group.add_argument(flag, nargs="*", action=ParseKwargs, metavar="KEY=VALUE", **options)
+        group.add_argument(flag, nargs="*", action=_KeywordArguments, metavar="KEY=VALUE", **options)
     else:
         metavar = "{" + ",".join(key.choices) + "}" if key.choices else _metavar(key)
+        metavar = f"{metavar[:-1]},X}}" if key.choices and key.takes_several else metavar
         nargs = {"nargs": "+"} if several or key.takes_several else {}
         text_type = _text_or_none if key.optional else str
         group.add_argument(
             flag, type=text_type if kind is str or key.choices else _value, metavar=metavar, **nargs, **options
         )
+
+
+class _KeywordArguments(ParseKwargs):
+    """timm's reader of KEY=VALUE words, with a line for a word that is none."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, *args: Any, **kwargs: Any) -> None:
+        for word in values:
+            if not word.partition("=")[0].isidentifier() or "=" not in word:
+                parser.error(f"{self.option_strings[0]} takes KEY=VALUE words, got {word!r}")
+        super().__call__(parser, namespace, values, *args, **kwargs)
 
 
 def _metavar(key: Setting) -> str:
@@ -140,7 +151,15 @@ def named_recipe(words: Sequence[str]) -> Recipe:
 def given_keys(namespace: argparse.Namespace) -> dict[str, Any]:
     """Return the keys of a recipe that were given as flags."""
     given = vars(namespace)
-    return mix_values({name: given[name] for name in list_keys() if name in given})
+    keys = settings_of(Recipe)
+    own = {name: given[name] for name in list_keys() if name in given}
+    return mix_values({name: _one_or_several(keys[name], own[name]) if name in keys else own[name] for name in own})
+
+
+def _one_or_several(key: Setting, value: Any) -> Any:
+    """Return a single word that a key also takes by itself, such as ``auto``, without its list."""
+    single = isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
+    return value[0] if single and value[0] in (key.choices or ()) + (AUTO,) * key.auto else value
 
 
 def mix_values(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,7 +184,9 @@ def _text_or_none(text: str) -> str | None:
 
 def _value(text: str) -> Any:
     """Read a word as YAML does; what is not YAML stays text and is refused by the check of its key."""
+    if not text.strip():
+        return text  # YAML takes it for none, which a key may allow
     try:
         return yaml.safe_load("null" if text.lower() == "none" else text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         return text

@@ -19,6 +19,8 @@ from .create import PatchUp
 from .method import Method
 from .mixer import Mixer
 from .one_of import make_methods
+from .outside import import_methods
+from .settings import check_value
 from .task import MixTask
 
 _MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed")
@@ -47,7 +49,8 @@ def register(mix: str | Sequence[str] | None = None, **settings: Any) -> None:
     mix. While a mix is configured, timm's other tasks refuse to start: they would run without it.
 
     Args:
-        mix: one of ``list_methods()``, or a list of them; None or "none" leaves classification tasks as they are.
+        mix: one of ``list_methods()`` or ``"package.module:Name"``, or a list of them; None or "none" leaves
+            classification tasks as they are.
         **settings: settings of the method that differ from its defaults, as for ``create_mixer``, and num_classes,
             label_smoothing or seed of the mixer.
 
@@ -62,6 +65,10 @@ def register(mix: str | Sequence[str] | None = None, **settings: Any) -> None:
     if mix is None and settings:
         raise UserError(f"settings need a method: register(mix=NAME, {', '.join(settings)}=...)")
     arguments = {name: settings.pop(name) for name in _MIXER_ARGUMENTS if name in settings}
+    import_methods(mix)
+    check_value("seed", arguments.get("seed", 0), int, low=0)
+    check_value("label_smoothing", arguments.get("label_smoothing", 0.0), float, low=0, below=1)
+    check_value("num_classes", arguments.get("num_classes"), int | None, low=1)
     method = None if mix is None else make_methods(mix, **settings)
     _configured = None if method is None or mix == "none" else _Configured(method, arguments)
     setattr(timm.data, PatchUp.__name__, PatchUp)

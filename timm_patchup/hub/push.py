@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import HubError, HubFailed
-from ..runs.load import read_config
+from ..runs.folder import OWN_FILES
+from ..runs.load import load, read_config
 from ..runs.weights import WEIGHTS
 from ..system.network import is_repo_name, no_token
 from ..system.privacy import Private
@@ -74,6 +75,7 @@ def push(
         raise HubError(f"{folder} is not an export: make one with timm_patchup.hub.export(run_dir, out_dir)")
     if not is_repo_name(repo):
         raise HubError(f"repo must be USER/NAME, got {repo!r}")
+    load(folder)  # an edited export may no longer fit its weights, and timm drops a classifier in silence
     files = files_of(folder, repo)
     _refuse_secrets(files)
     from huggingface_hub import HfApi, get_token
@@ -126,7 +128,7 @@ def _refuse_secrets(files: dict[str, bytes | Path]) -> None:
 
 def _is_ours(name: str) -> bool:
     """Return whether exports write a file of this name: nothing else is pushed."""
-    own = (WEIGHTS, "config.json", "recipe.yaml", "summary.csv", "results.json", "curves.png", "README.md")
+    own = ("config.json", "README.md", *OWN_FILES)
     return name in own or (name.startswith(f"{REPORT}/") and "/." not in name and name.endswith(REPORT_SUFFIXES))
 
 
