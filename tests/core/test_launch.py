@@ -142,6 +142,22 @@ def test_a_bad_call_ends_in_clear_lines(train_script: Path, tmp_path: Path, flag
     assert not (tmp_path / "a").exists()
 
 
+VIT = ["--model", "test_vit", "--model-kwargs", "img_size=64", "patch_size=8"]
+
+
+def test_a_vit_trains(train_script: Path, tmp_path: Path) -> None:
+    done = launch(train_script, "--output", tmp_path / "a", "--mix", "hard_patchup", "--mix-block-size", "2", *VIT)
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 of 1: MixTask" in done.stdout
+
+
+def test_sites_are_named_in_flags(train_script: Path, tmp_path: Path) -> None:
+    done = launch(train_script, "--output", tmp_path / "a", "--mix", "hard_patchup", *VIT, "patch_drop_rate=0.5")
+    assert done.returncode == 2
+    assert "without patch dropout. Give --mix-sites input stem, which can be mixed" in done.stderr
+    assert done.stderr.count("timm-patchup: ") == 1
+
+
 def test_a_script_that_mixes_nothing_is_an_error(train_script: Path, tmp_path: Path) -> None:
     done = launch(train_script, "--output", tmp_path / "a", "--mix", "hard_patchup", "--no-task")
     assert done.returncode == 1

@@ -21,6 +21,7 @@ config_parser = argparse.ArgumentParser(add_help=False)
 config_parser.add_argument("-c", "--config", default="")
 parser = argparse.ArgumentParser()
 parser.add_argument("--model", default="test_resnet")
+parser.add_argument("--model-kwargs", nargs="*", default={}, action=utils.ParseKwargs)
 parser.add_argument("--mixup", type=float, default=0.0)
 parser.add_argument("--seed", type=int, default=42)
 parser.add_argument("--output", required=True)
@@ -40,7 +41,7 @@ def main():
     if args.no_task:
         return
     torch.manual_seed(args.seed)
-    model = create_model(args.model, num_classes=10)
+    model = create_model(args.model, num_classes=10, **args.model_kwargs)
     task = ClassificationTask(model=model, criterion=nn.CrossEntropyLoss(), device=device, verbose=args.rank == 0)
     if args.distributed:
         task.prepare_distributed(device_ids=[device])

@@ -203,7 +203,9 @@ class _MixFeatures(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         changed, partner, inverse, lam = ctx.saved_tensors
         if changed.shape[0] == 1 and (lam is None or lam.ndim == 0):
-            grad_x = mix_features(grad, changed, inverse, lam=lam, inverse=partner)
+            # Laid out like x already: torch 2.4 traces no question about a tensor's memory in a backward pass.
+            changed = changed if torch.compiler.is_compiling() else _like_memory(changed, grad)
+            grad_x = _MixFeatures.apply(grad, changed, inverse, partner, lam)
         else:
             # A mask or lam per sample travels with the sample: what was taken from j goes back to j under i's mask.
             given_away = grad * _partner_weight(changed, lam, grad.dtype)
@@ -214,7 +216,7 @@ class _MixFeatures(torch.autograd.Function):
 def _blend(x: Tensor, changed: Tensor, partner: Tensor, lam: Tensor | None) -> Tensor:
     if torch.compiler.is_compiling() or x.device.type != "cpu":
         own, other = x, x[partner]  # indexing keeps channels_last, index_select does not
-        if changed.is_floating_point():
+        if changed.dtype.is_floating_point:
             return torch.lerp(own, other, _partner_weight(changed, lam, x.dtype))
         if lam is not None:
             other = torch.lerp(other, own, lam.to(x.dtype))

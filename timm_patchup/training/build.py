@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..core.criterion import Criterion, bce_softmax, cross_entropy
 from ..core.mixer import Mixer
 from ..data.transforms import Augmentation
-from ..errors import UserError, nearest, one_line
+from ..errors import SiteError, UserError, nearest, one_line
 from ..recipe import Recipe
 from ..recipe.parts import AugmentSpec, ImageSpec
 from .pretrained import check_loaded, freeze_modules, from_file, zero_head
@@ -159,6 +159,8 @@ def model_problems(recipe: Recipe) -> list[str]:
         problems.append(f"freeze {' '.join(recipe.freeze or ())}: nothing is left to train")
     try:
         build_mixer(recipe, model).detach()
+    except SiteError as error:
+        problems.append(f"mix {recipe.mix_name}: {error.for_flag('--mix-sites')}")
     except (TypeError, ValueError) as error:
         problems.append(f"mix {recipe.mix_name}: {error}")
     return problems + _size_problems(recipe, model)
