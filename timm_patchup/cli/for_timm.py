@@ -16,12 +16,18 @@ from ..training.build import batch_problems
 _OURS = (
     "dataset_config",
     "val_fraction",
+    "val_per_class",
+    "val_augment",
+    "split_by_seed",
     "train_per_class",
+    "train_at_most",
     "limit",
     "crop_padding",
     "crop_mode",
     "lighting",
     "filter_bias_and_bn",
+    "best_tie",
+    "best_on_test",
 )
 
 

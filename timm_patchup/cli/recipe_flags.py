@@ -16,7 +16,7 @@ from ..core.method import list_methods, method_settings
 from ..core.settings import Setting, plain, settings_of
 from ..errors import UserError
 from ..recipe import Recipe, load_recipe
-from ..recipe.compose import DEFAULT
+from ..recipe.compose import DEFAULT, PROTOCOL
 from ..recipe.schema import MIX_PREFIX, list_mix_settings
 
 # The first key of each group of flags, and its title.
@@ -119,9 +119,9 @@ def named_recipe(words: Sequence[str]) -> Recipe:
 
 
 def given_keys(namespace: argparse.Namespace) -> dict[str, Any]:
-    """Return the keys of a recipe that were given as flags."""
+    """Return the keys of a recipe that were given as flags, and the protocol."""
     given = vars(namespace)
-    own = {name: given[name] for name in settings_of(Recipe) if name in given}
+    own = {name: given[name] for name in (*settings_of(Recipe), PROTOCOL) if name in given}
     flags = {name: given[MIX_PREFIX + name] for name in list_mix_settings() if MIX_PREFIX + name in given}
     return own | {MIX_PREFIX + name: value for name, value in mix_values(flags).items()}
 

@@ -49,6 +49,27 @@ def next_to_aa(recipe: Any) -> str | None:
 
 
 def nothing_drawn(recipe: Any) -> str | None:
-    if recipe.val_fraction or recipe.train_per_class or recipe.limit:
+    drawn = ("val_fraction", "val_per_class", "train_per_class", "train_at_most", "limit")
+    if any(getattr(recipe, key) for key in drawn):
         return None
-    return "without val_fraction, train_per_class and limit: all samples are used"
+    return f"without {', '.join(drawn[:-1])} and limit: all samples are used"
+
+
+def nothing_held_out(recipe: Any) -> str | None:
+    return None if recipe.val_fraction or recipe.val_per_class else "without val_fraction or val_per_class"
+
+
+def held_out(recipe: Any) -> str | None:
+    return None if nothing_held_out(recipe) else "next to held-out images: set val_fraction to 0"
+
+
+def nothing_chosen(recipe: Any) -> str | None:
+    return None if recipe.best_on_test else nothing_held_out(recipe)
+
+
+def by_class(recipe: Any) -> str | None:
+    return "next to val_per_class" if recipe.val_per_class else None
+
+
+def exact_number(recipe: Any) -> str | None:
+    return "next to train_per_class" if recipe.train_per_class else None

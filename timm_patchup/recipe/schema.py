@@ -14,7 +14,21 @@ import yaml
 from ..core.method import Method, list_methods, make_method, method_settings, read_method
 from ..core.settings import Checked, raise_together, setting, settings_of
 from ..errors import NoEffect, UserError, nearest
-from .idle import DECAYING, SCHEDULED, in_memory, next_to_aa, nothing_drawn, optimizer_has, schedule_is, without
+from .idle import (
+    DECAYING,
+    SCHEDULED,
+    by_class,
+    exact_number,
+    held_out,
+    in_memory,
+    next_to_aa,
+    nothing_chosen,
+    nothing_drawn,
+    nothing_held_out,
+    optimizer_has,
+    schedule_is,
+    without,
+)
 
 MIX_PREFIX = "mix_"
 # Settings that earlier editions wrote although the method had no use for them.
@@ -30,14 +44,24 @@ class Recipe(Checked):
     dataset_config: str | None = setting(None, "configuration of a Hub dataset that has several")
     train_split: str = setting("train", "split to train on")
     val_split: str = setting("test", "split the finished model is tested on, once")
-    val_fraction: float = setting(0.1, "share of the train split held out to choose the best epoch", low=0, high=0.9)
+    val_fraction: float = setting(
+        0.1, "share of the train split held out to choose the best epoch", low=0, high=0.9, idle=by_class
+    )
+    val_per_class: int | None = setting(None, "hold out this many images per class instead of a share", low=1)
+    val_augment: bool = setting(
+        False, "augment held-out images as training images, as the authors do", idle=nothing_held_out
+    )
     split_seed: int = setting(
         0, "seed of the held-out share and of every subset, the same for all runs", low=0, idle=nothing_drawn
+    )
+    split_by_seed: bool = setting(
+        False, "draw what is held out and trained on from the seed of the run, as the authors do", idle=nothing_drawn
     )
     input_key: str = setting("image", "column of the images")
     target_key: str = setting("label", "column of the labels")
     num_classes: int = setting(10, "number of classes", low=1)
     train_per_class: int | None = setting(None, "train on this many images per class, for scarce data", low=1)
+    train_at_most: int | None = setting(None, "train on at most this many images per class", low=1, idle=exact_number)
     limit: int | None = setting(None, "use this many samples of each split, for a quick trial run", low=1)
     workers: int = setting(0, "loader processes per training process", low=0, fixed=False)
     # Images and augmentation
@@ -136,7 +160,13 @@ class Recipe(Checked):
         "reduce", "norm statistics after each epoch: the mean over the processes, or those of the first"
     )
     val_interval: int = setting(1, "epochs between two validations; the last is always validated", low=1)
-    eval_metric: Literal["top1", "loss"] = setting("top1", "what makes an epoch the best", idle=without("val_fraction"))
+    eval_metric: Literal["top1", "loss"] = setting("top1", "what makes an epoch the best", idle=nothing_chosen)
+    best_tie: Literal["last", "first"] = setting(
+        "last", "which of several best epochs is tested; the authors test the first", idle=nothing_chosen
+    )
+    best_on_test: bool = setting(
+        False, "test the epoch that is best on the test set, as CutMix reports ImageNet, not the last", idle=held_out
+    )
     checkpoint_steps: int = setting(
         0, "updates between two checkpoints, besides those of each epoch; 0 for epochs only", low=0, fixed=False
     )
