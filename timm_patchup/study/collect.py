@@ -5,9 +5,9 @@ Only files are read here; nothing is run.
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from ..errors import UserError
 from ..runs.folder import RunFolder, parse_summary
@@ -86,7 +86,7 @@ def measured(study: Study, run: Run, options: StudyOptions) -> dict[Cell, float]
     if folder.state() != "finished":
         return {}
     found = {(metric, run.condition.setting): value for metric, value in metrics_of(folder).items()}
-    suites = _suites(options.report(run))
+    suites = _suites(run, options)
     for part in study.evaluation:
         values = suites.get(part.suite, {})
         for name in part.values:
@@ -117,16 +117,28 @@ def is_done(study: Study, run: Run, options: StudyOptions) -> bool:
         return False
     report = options.report(run)
     reported = (report / "report.html").is_file()  # the page is written last
-    return not study.evaluation or (reported and {part.suite for part in study.evaluation} <= set(_suites(report)))
+    return not study.evaluation or (
+        reported and {part.suite for part in study.evaluation} <= set(_suites(run, options))
+    )
 
 
-def _suites(report: Path) -> dict[str, dict[str, float | None]]:
-    """Return the values per suite in the report of one model; none if there is no complete report."""
+def _suites(run: Run, options: StudyOptions) -> dict[str, dict[str, float | None]]:
+    """Return the values per suite in the report of a run; none of what was measured in another way."""
     try:
-        suites = json.loads((report / "results.json").read_text(encoding="utf-8"))["suites"]
+        suites = json.loads((options.report(run) / "results.json").read_text(encoding="utf-8"))["suites"]
     except (OSError, ValueError, KeyError):
         return {}
-    return {suite: entry["values"] for suite, by_model in suites.items() for entry in by_model.values()}
+    found = [(suite, entry) for suite, by_model in suites.items() for entry in by_model.values()]
+    return {suite: entry["values"] for suite, entry in found if _is_current(suite, entry.get("settings", {}), options)}
+
+
+def _is_current(suite: str, settings: Mapping[str, Any], options: StudyOptions) -> bool:
+    """Whether an entry was measured as in this edition and call: earlier ones scaled images the other way round."""
+    if suite == "fgsm":
+        return settings.get("eps_space") == options.eps_space
+    if suite == "affine":
+        return "resampling" in settings
+    return suite != "attacks" or "foolbox" in settings.get("accuracy", "")
 
 
 def check_finished(runs: Sequence[Run], options: StudyOptions) -> None:

@@ -30,8 +30,10 @@ METRICS = {
     "fgsm_accuracy": "%",
     "corruption_error": "%",
     "corruption_sum": "sum of %",
+    "activation": "magnitude",
+    "rho": "radians",
 }
-_KEYS = {"title", "note", "seeds", "metrics", "paper", "paper_ratio", "evaluation", "measure", "groups"}
+_KEYS = {"title", "shows", "note", "seeds", "metrics", "paper", "paper_ratio", "evaluation", "measure", "groups"}
 _GROUP_KEYS = {"benchmarks", "methods", "cases", "grid"}
 _EVALUATION_KEYS = {"suite", "metric", "values"}
 
@@ -87,6 +89,7 @@ class Study:
     Attributes:
         name: name of the file.
         title: one line for the head of the tables.
+        shows: which tables and figures of the paper the study makes again; empty if none.
         note: what a reader of the tables must know; may be empty.
         seeds: default number of seeds.
         metrics: metrics of the training in the tables; the first one is plotted unless there is an evaluation.
@@ -99,6 +102,7 @@ class Study:
 
     name: str
     title: str
+    shows: str
     note: str
     seeds: int
     metrics: tuple[str, ...]
@@ -175,6 +179,7 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
     study = Study(
         name=name,
         title=values["title"],
+        shows=values.get("shows", ""),
         note=values.get("note", ""),
         seeds=values.get("seeds", 5),
         metrics=tuple(metrics),
