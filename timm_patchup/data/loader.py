@@ -19,7 +19,7 @@ from ..recipe import Recipe
 from ..recipe.parts import AugmentSpec, DataSpec, ImageSpec
 from .batches import EvaluationBatches, TrainingBatches
 from .images import Images, open_images
-from .source import open_source
+from .source import open_source, open_test, open_train
 from .splits import hold_out, hold_out_per_class, take_at_most, take_per_class, take_stratified
 
 
@@ -35,7 +35,7 @@ class Data:
     fingerprint: str
 
     def describe(self) -> str:
-        kind = "held out of train" if self.held_out else "the test set"
+        kind = "chooses the epoch" if self.held_out else "the test set"
         return f"{len(self.train)} train, {len(self.val)} val ({kind}), {len(self.test)} test"
 
 
@@ -50,16 +50,20 @@ def load_data(recipe: Recipe, data_dir: str | Path | None = None) -> Data:
         DataError: the data is missing or does not fit the recipe.
     """
     data, images, augment = DataSpec.of(recipe), ImageSpec.of(recipe), AugmentSpec.of(recipe)
-    train_source = open_source(data, data.train_split, data_dir)
-    test_source = open_source(data, data.val_split, data_dir)
-    train_rows, val_rows = _split(train_source.labels, recipe)
-    test_rows = np.arange(len(test_source.labels))
+    train_source, all_rows = open_train(data, data_dir)
+    test_source, test_rows = open_test(data, data_dir)
+    train_rows, held = _split(train_source.labels[all_rows], recipe)
+    val_source, train_rows, val_rows = train_source, all_rows[train_rows], all_rows[held]
+    if recipe.select_split is not None:
+        val_source = open_source(data, recipe.select_split, data_dir)
+        val_rows = np.arange(len(val_source.labels))
     if recipe.limit is not None:
+        sources, seed = (train_source, val_source), _split_seed(recipe)
         train_rows, val_rows = (
-            rows[take_stratified(train_source.labels[rows], recipe.limit, seed=_split_seed(recipe))]
-            for rows in (train_rows, val_rows)
+            rows[take_stratified(source.labels[rows], recipe.limit, seed=seed)]
+            for source, rows in zip(sources, (train_rows, val_rows))
         )
-        test_rows = take_stratified(test_source.labels, recipe.limit, seed=data.split_seed)
+        test_rows = test_rows[take_stratified(test_source.labels[test_rows], recipe.limit, seed=data.split_seed)]
     if recipe.val_fraction and len(val_rows) == 0:
         raise DataError(
             f"val_fraction {recipe.val_fraction} of {len(train_source.labels)} samples is less than one sample"
@@ -67,14 +71,17 @@ def load_data(recipe: Recipe, data_dir: str | Path | None = None) -> Data:
     if len(train_rows) < recipe.batch_size:
         raise DataError(f"batch_size {recipe.batch_size} is larger than the training set of {len(train_rows)} samples")
     test = open_images(test_source, test_rows, images)
-    held_out = recipe.val_fraction > 0 or recipe.val_per_class is not None
+    held_out = recipe.val_fraction > 0 or recipe.val_per_class is not None or recipe.select_split is not None
+    parts = [train_source.labels, train_rows, val_rows, test_source.labels, test_rows]
+    if recipe.select_split is not None:
+        parts.append(val_source.labels)
     return Data(
         train=open_images(train_source, train_rows, images, augment),
-        val=open_images(train_source, val_rows, images, augment if recipe.val_augment else None) if held_out else test,
+        val=open_images(val_source, val_rows, images, augment if recipe.val_augment else None) if held_out else test,
         test=test,
         held_out=held_out,
         class_names=train_source.class_names,
-        fingerprint=fingerprint(train_source.labels, train_rows, val_rows, test_source.labels, test_rows),
+        fingerprint=fingerprint(*parts),
     )
 
 
@@ -82,7 +89,9 @@ def _split(labels: np.ndarray, recipe: Recipe) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows to train on and the rows that are held out."""
     seed = _split_seed(recipe)
     try:
-        if recipe.val_per_class is not None:
+        if recipe.select_split is not None:
+            train_rows, val_rows = hold_out(labels, 0.0, seed=seed)
+        elif recipe.val_per_class is not None:
             train_rows, val_rows = hold_out_per_class(labels, recipe.val_per_class, seed=seed)
         else:
             train_rows, val_rows = hold_out(labels, recipe.val_fraction, seed=seed)
@@ -113,6 +122,7 @@ def training_loader(
         rank=rank,
         world_size=world_size,
         seed=recipe.seed,
+        repeats=max(1, recipe.aug_repeats),
     )
     return batch_loader(images, batches, workers=recipe.workers, pin_memory=pin_memory), batches
 

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from ..core.method import INPUT, PAPER_SITES, list_methods, method_settings, method_type
+from ..core.outside import import_methods
 from ..errors import UserError, nearest, unknown
 from .schema import MIX_PREFIX, Recipe, override, without_retired
 
@@ -37,7 +38,7 @@ class Keys:
     protocol: str | None = None
 
     def update(self, other: "Keys") -> None:
-        self.values.update(other.values)
+        self.values = override(self.values, other.values)
         self.parts |= other.parts
         self.sites = other.sites or self.sites
         self.protocol = other.protocol or self.protocol
@@ -78,6 +79,8 @@ def list_recipes() -> list[str]:
 def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """Return the recipe of a name or a YAML file, with some keys overridden.
 
+    A method from outside (``mix: package.module:Name``) is imported: give only files of your own.
+
     Args:
         source: a name of ``list_recipes()``, or the path of a file, such as the recipe.yaml of a run.
         overrides: flat keys that replace those of the recipe. Another ``mix`` comes with its own settings, another
@@ -101,17 +104,15 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
         kept = {name: value for name, value in keys.values.items() if name not in own or value != own[name]}
         keys.values = {name: value for name, value in kept.items() if name != "model_kwargs"}
         keys.sites = None
-    mix = overrides.get("mix")
-    if mix is not None and mix != keys.values.get("mix", "none"):
-        keys.values = {name: value for name, value in keys.values.items() if not name.startswith(MIX_PREFIX)}
-        if mix in list_recipe_methods():
-            _apply_method(keys, mix)
-            overrides["mix"] = keys.values["mix"]  # augmix and autoaugment are the method none with timm's aa
+    mix = overrides.pop("mix", None)
+    if mix is not None:
+        _choose(keys, mix)
     protocol = overrides.pop(PROTOCOL, None) or keys.protocol
     if protocol is not None:
         _apply_protocol(keys, protocol)
     if "mix_sites" in overrides and isinstance(keys.values.get("mix_block_size"), list):
         keys.values.update(_at_sites(keys, overrides["mix_sites"] or PAPER_SITES))  # the block sizes of other sites
+    import_methods(keys.values.get("mix"))
     return Recipe.from_dict(override(keys.values, overrides))
 
 
@@ -202,6 +203,22 @@ def _at_sites(keys: Keys, chosen: Sequence[str] | None = None) -> dict[str, Any]
     return settings
 
 
+def _choose(keys: Keys, mix: Any) -> None:
+    """Take another method, or several, with their own settings; the same ones stay as they are."""
+    if mix == keys.values.get("mix", "none"):
+        return
+    keys.values = {name: value for name, value in keys.values.items() if not name.startswith(MIX_PREFIX)} | {"mix": mix}
+    if isinstance(mix, str) and mix in list_recipe_methods():
+        _apply_method(keys, mix)  # augmix and autoaugment are the method none with timm's aa
+    for method in mix if isinstance(mix, list) else ():
+        if method in list_methods() and method in list_recipe_methods():
+            own = Keys(parts=keys.parts, sites=keys.sites)
+            _apply_method(own, method)
+            settings = {name: value for name, value in own.values.items() if name.startswith(MIX_PREFIX)}
+            by_name = {name.removeprefix(MIX_PREFIX): value for name, value in settings.items()}
+            keys.values.setdefault("mix_settings", {})[method] = by_name
+
+
 def read_keys(path: Path, seen: tuple[Path, ...] = ()) -> Keys:
     """Read a file of keys and the files it includes; ``seen`` are the files that led to it."""
     if path in seen:
@@ -220,7 +237,11 @@ def read_keys(path: Path, seen: tuple[Path, ...] = ()) -> Keys:
             keys.update(read_keys(beside, seen=(*seen, path)))
         else:
             keys.update(_compose(str(name)))
-    keys.values = override(keys.values, keys.take(own))
+    own = keys.take(own)
+    if "mix" in keys.values and "mix" in own:
+        _choose(keys, own["mix"])
+        own.pop("mix")
+    keys.values = override(keys.values, own)
     return keys
 
 

@@ -38,6 +38,11 @@ def optimizer_has(what: str) -> Idle:
     return idle
 
 
+def loss_is(name: str) -> Idle:
+    """Idle with all losses but this one."""
+    return lambda recipe: None if recipe.loss == name else f"with the loss {recipe.loss}: it needs {name}"
+
+
 def in_memory(recipe: Any) -> str | None:
     if recipe.crop_padding is None:
         return None
@@ -48,28 +53,31 @@ def next_to_aa(recipe: Any) -> str | None:
     return None if recipe.aa is None or "3a" in recipe.aa else "next to aa, as in timm: set color_jitter to 0"
 
 
-def nothing_drawn(recipe: Any) -> str | None:
-    drawn = ("val_fraction", "val_per_class", "train_per_class", "train_at_most", "limit")
-    if any(getattr(recipe, key) for key in drawn):
-        return None
-    return f"without {', '.join(drawn[:-1])} and limit: all samples are used"
-
-
 def nothing_held_out(recipe: Any) -> str | None:
-    return None if recipe.val_fraction or recipe.val_per_class else "without val_fraction or val_per_class"
+    held = recipe.val_fraction or recipe.val_per_class or recipe.select_split is not None
+    return None if held else "without val_fraction, val_per_class or select_split"
+
+
+def nothing_chosen(recipe: Any) -> str | None:
+    why = None if recipe.best_on_test else nothing_held_out(recipe)
+    return why and f"{why}: no epoch is chosen"
 
 
 def held_out(recipe: Any) -> str | None:
     return None if nothing_held_out(recipe) else "next to held-out images: set val_fraction to 0"
 
 
-def nothing_chosen(recipe: Any) -> str | None:
-    return None if recipe.best_on_test else nothing_held_out(recipe)
+def nothing_drawn(recipe: Any) -> str | None:
+    drawn = ("val_fraction", "val_per_class", "test_fraction", "train_per_class", "train_at_most", "limit")
+    if any(getattr(recipe, key) for key in drawn):
+        return None
+    return f"without {', '.join(drawn[:-1])} and limit: all samples are used"
 
 
-def by_class(recipe: Any) -> str | None:
-    return "next to val_per_class" if recipe.val_per_class else None
+def held_out_by_class(recipe: Any) -> str | None:
+    return "next to val_per_class" if recipe.val_fraction and recipe.val_per_class else None
 
 
-def exact_number(recipe: Any) -> str | None:
-    return "next to train_per_class" if recipe.train_per_class else None
+def next_to(key: str) -> Idle:
+    """Idle while another key is set."""
+    return lambda recipe: f"next to {key}" if getattr(recipe, key) else None
