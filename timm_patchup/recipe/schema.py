@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import yaml
 
-from ..core.method import Method, list_methods, method_settings
+from ..core.method import PAPER_SITES, Method, list_methods, method_settings
 from ..core.one_of import OneOf, make_methods, read_methods
 from ..core.outside import is_unknown_outside
 from ..core.settings import AUTO, Checked, raise_together, setting, settings_of
@@ -308,7 +308,7 @@ class Recipe(Checked):
 
         What had no effect is left out: earlier editions refused fewer of these keys, and their runs can be resumed.
         """
-        return cls.from_dict(_without_idle(without_retired(values), keep=set()))
+        return cls.from_dict(_without_idle(_as_it_was(without_retired(values)), keep=set()))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the flat keys, with the settings of the method as ``mix_*``, of several under ``mix_settings``."""
@@ -439,6 +439,14 @@ def _idle_keys(values: Mapping[str, Any]) -> set[str]:
     except UserError:
         pass
     return set()
+
+
+def _as_it_was(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stored keys with those whose default is not what an edition without them did."""
+    if values.get("mix") != "dropblock" or "mix_at" in values:
+        return dict(values)
+    sites = values.get("mix_sites") or list(PAPER_SITES)
+    return {**values, "mix_at": "random", "mix_mask": "sample", "mix_sites": sites}
 
 
 def without_retired(values: Mapping[str, Any]) -> dict[str, Any]:
