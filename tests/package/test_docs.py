@@ -150,7 +150,7 @@ def test_soft_and_hard_defaults_agree_everywhere() -> None:
         assert made.method == method
         made.detach()
         assert PatchUp(model, mode=mode).method == method  # type: ignore[arg-type]
-        recipe = load_recipe(f"fashion_mini_{name}")
+        recipe = load_recipe(f"cifar10_preactresnet18_{name}", {"mix_sites": None})
         assert recipe.method == method
     assert make_method("soft_patchup").prob == 1.0
 

@@ -4,8 +4,8 @@
 the features; ``Draw.masks`` lays them out as the tensors have them.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -116,6 +116,7 @@ class Draw:
         layouts: where the features are in what the site gives; the mixer fills it in.
         method: whose turn it was, also if it left the batch as it is; None if none was asked. Its objective is that of
             the batch.
+        others: what happens at sites before this one, if a method erases features at several together.
     """
 
     site: str | None
@@ -123,6 +124,7 @@ class Draw:
     change: Change | None = None
     layouts: tuple[FeatureMap, ...] = field(default=(), compare=False, repr=False)
     method: "Method | None" = None
+    others: tuple["Draw", ...] = ()
 
     @classmethod
     def nothing(cls, x: Tensor, method: "Method | None" = None) -> "Draw":
@@ -176,6 +178,22 @@ class Draw:
             if self.site not in sites:
                 raise unknown("draw.site", self.site, sites)
             self.change.check(batch_size)
+        for other in self.others:
+            other.check(batch_size, sites)
+            if self.mixes or other.mixes or other.others or other.site in (None, self.site):
+                raise UserError("draw.others must erase features at other sites, next to a draw that erases, too")
+
+    def fitted(self, maps: Mapping[str, tuple[FeatureMap, ...]]) -> "Draw":
+        """Return a draw to replay with the layouts of this model's sites.
+
+        Raises:
+            UserError: it was made for features of another size.
+        """
+        layouts = maps[self.site] if self.site else ()
+        self.check_layouts(layouts)
+        others = tuple(other.fitted(maps) for other in self.others)
+        same = self.layouts == layouts and all(new is old for new, old in zip(others, self.others))
+        return self if same else replace(self, layouts=layouts, others=others)
 
     def check_layouts(self, layouts: Sequence[FeatureMap]) -> None:
         """Raise UserError if a draw to replay was made for features of another size, which would be mixed elsewhere."""

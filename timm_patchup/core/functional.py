@@ -177,7 +177,8 @@ def mix_features(
 def erase_features(x: Tensor, changed: Tensor, *, scale: Tensor) -> Tensor:
     """Set the altered features of every sample to zero and multiply the others by ``scale``.
 
-    The product is linear in ``x``, so backward keeps the weights, which are as small as the mask, and no activation.
+    The product is linear in ``x``, so backward keeps the weights, which are as small as the mask, or the mask itself if
+    every feature has its own, and no activation.
     Dtype and memory format of ``x`` are kept.
 
     Args:
@@ -189,6 +190,8 @@ def erase_features(x: Tensor, changed: Tensor, *, scale: Tensor) -> Tensor:
     Returns:
         The shape of ``x``: 0 where changed, else ``scale * x``.
     """
+    if changed.dtype is torch.bool and changed.shape == x.shape:  # the weights would be as large as the features
+        return (x * scale.to(x.dtype)).masked_fill(changed, 0.0)
     kept = 1 - changed.to(x.dtype) if changed.is_floating_point() else changed.logical_not().to(x.dtype)
     return x * (kept * scale.to(x.dtype))
 

@@ -23,6 +23,7 @@ class Armed:
     inverse: Tensor
     lam: Tensor | None
     scale: Tensor | None
+    others: dict[str, tuple[tuple[Tensor, ...], Tensor]]  # masks and scale of sites that are erased next to ``site``
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -32,6 +33,7 @@ class Armed:
     def disarm(self) -> None:
         self.site: str | None = None
         self.pending: str | None = None
+        self.others = {}
         self.applied = self.ran = False
 
     def load(self, draw: Draw, *, alike: bool = False) -> None:
@@ -55,6 +57,9 @@ class Armed:
         lam = change.lam if isinstance(change.lam, Tensor) else torch.full((), change.lam, device=draw.partner.device)
         self.lam = None if draw.swaps and not alike else lam
         self.scale = change.scale if isinstance(change, Erase) else None
+        for other in draw.others:
+            if other.site not in (None, INPUT) and isinstance(other.change, Erase):
+                self.others[other.site] = other.masks(), other.change.scale
         self.site = self.pending = draw.site
 
     def unapplied(self) -> str | None:
@@ -82,21 +87,27 @@ class SiteHook:
     def __call__(self, module: nn.Module, args: object, output: Any) -> Any:
         armed = self.armed
         # `training` first: compiled eval graphs must not depend on what is armed.
-        if armed is None or not armed.model.training or armed.site != self.site:
+        if armed is None or not armed.model.training or armed.site is None:
+            return None
+        if armed.site == self.site:
+            masks, scale = armed.changed, armed.scale
+        elif self.site in armed.others:
+            masks, scale = armed.others[self.site]
+        else:
             return None
         features = features_in(output)
-        if len(features) != len(armed.changed):
+        if len(features) != len(masks):
             raise RuntimeError(
-                f"site {self.site!r} gives {len(features)} tensors in training, but {len(armed.changed)} in eval mode"
+                f"site {self.site!r} gives {len(features)} tensors in training, but {len(masks)} in eval mode"
             )
-        altered = [self._alter(armed, tensor, changed) for tensor, changed in zip(features, armed.changed)]
+        altered = [self._alter(armed, tensor, changed, scale) for tensor, changed in zip(features, masks)]
         if torch.compiler.is_compiling():
             armed.note_traced(self.site)
-        else:
+        elif armed.site == self.site:  # the last of several sites
             armed.applied = True
         return with_features(output, altered)
 
-    def _alter(self, armed: Armed, output: Tensor, changed: Tensor) -> Tensor:
+    def _alter(self, armed: Armed, output: Tensor, changed: Tensor, scale: Tensor | None) -> Tensor:
         """Return one tensor of features altered."""
         partner = armed.partner
         rows = by_sample(output, len(partner)) if len(output) % len(partner) == 0 else output
@@ -107,8 +118,8 @@ class SiteHook:
                 f"of {partner.shape[0]} with {tuple(changed.shape[1:])}: call x, target = mix(x, target) before every "
                 f"training forward pass, and put others under `with mix.paused():`"
             )
-        if armed.scale is not None:
-            rows = erase_features(rows, changed, scale=armed.scale)
+        if scale is not None:
+            rows = erase_features(rows, changed, scale=scale)
         else:
             rows = mix_features(rows, changed, partner, lam=armed.lam, inverse=armed.inverse)
         return rows if len(output) == len(partner) else rows.view(output.shape)

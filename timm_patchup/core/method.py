@@ -103,6 +103,11 @@ class Method(Checked):
         return "l2"
 
     @property
+    def at_all_sites(self) -> bool:
+        """Whether a batch is altered at all sites together and not at a random one; only erasing can be."""
+        return False
+
+    @property
     def site_names(self) -> tuple[str, ...] | None:
         """The sites that the settings name, None for the default ones as far as a model has them."""
         return self.default_sites

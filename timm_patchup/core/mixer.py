@@ -140,9 +140,7 @@ class Mixer:
             draw = self._make_draw(x, own)
         else:
             draw.check(len(x), [site.name for site in self.sites])
-            layouts = self._maps_for(x)[draw.site] if draw.site else ()
-            draw.check_layouts(layouts)
-            draw = draw if draw.layouts == layouts else replace(draw, layouts=layouts)
+            draw = draw.fitted(self._maps_for(x))
         changed, mixed, objective = None, own, None
         if draw.mixes:
             objective = (draw.method or self.method).objective
@@ -151,8 +149,9 @@ class Mixer:
         self._batch = MixedBatch(draw, target, own, changed, mixed, objective)
         if mixed is not target:
             mark_returned(mixed, draw)
-        if draw.change is not None and draw.site == INPUT:
-            x = draw.change.apply(x, draw.partner)
+        for part in (*draw.others, draw):
+            if part.change is not None and part.site == INPUT:
+                x = part.change.apply(x, part.partner)
         return x, mixed
 
     def loss(self, output: Tensor, target: Tensor, criterion: Criterion | None = None) -> Tensor:
@@ -291,7 +290,7 @@ class Mixer:
 
     def _make_draw(self, x: Tensor, own: Tensor) -> Draw:
         """Draw for a batch of images with their own targets, (B, K)."""
-        maps = self._maps_for(x)
+        self._maps_for(x)
         generator = self._stream.next()
         if self._epoch is None:
             raise RuntimeError("the schedule needs the epoch: call mix.set_epoch(epoch) at the start of each")
@@ -300,9 +299,23 @@ class Mixer:
         if sampling.uniform(generator) >= method.prob:
             return Draw.nothing(x, method)
         sites = next(names for member, names in zip(now.members, self._site_names) if member is method)
-        site = sites[sampling.integer(len(sites), generator)]
+        chosen = sites if method.at_all_sites else (sites[sampling.integer(len(sites), generator)],)
         partner = torch.randperm(len(x), generator=generator).to(x.device, non_blocking=True)
-        layouts = maps[site]
+        *others, last = (self._draw_at(site, sites, method, x, own, partner, generator) for site in chosen)
+        return replace(last, others=tuple(others)) if others else last
+
+    def _draw_at(
+        self,
+        site: str,
+        sites: tuple[str, ...],
+        method: Method,
+        x: Tensor,
+        own: Tensor,
+        partner: Tensor,
+        generator: torch.Generator,
+    ) -> Draw:
+        """Draw what happens at one site; arguments as in ``_make_draw``."""
+        layouts = self._maps_for(x)[site]
         widest = widest_of(layouts)
         place = Place(
             site=site,

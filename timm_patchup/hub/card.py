@@ -30,6 +30,7 @@ PatchUp, and the experiments that the recipes follow:
   year      = {2022}
 }
 ```"""
+_CHOSEN = {"validation": "the best on held-out images", "the test set": "the best on the test set"}
 _FILES = {
     "model.safetensors": "the weights",
     "config.json": "timm's configuration; the method's settings under `patchup`",
@@ -149,7 +150,7 @@ def _introduction(facts: Facts) -> str:
         f"{facts.dataset_title}{start}, with "
         f"[timm](https://github.com/huggingface/pytorch-image-models) and `timm_patchup`.{classes}\n\n"
         f"Weights: {average}, after epoch {facts.results['best_epoch']} of {facts.results['epochs']} "
-        f"({'the best on held-out images' if facts.results['chosen_on'] == 'validation' else 'the last epoch'})."
+        f"({_CHOSEN.get(facts.results['chosen_on'], 'the last epoch')})."
     )
 
 

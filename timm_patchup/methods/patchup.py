@@ -31,7 +31,9 @@ class BlockMethod(SiteMethod):
     coverage: Literal["paper", "exact"] = setting(
         "paper", "rate of blocks: the paper's, or the one that alters gamma on average at any map size"
     )
-    mask: Literal["batch", "sample"] = setting("batch", "one mask for the batch (the paper), or one per sample")
+    mask: Literal["batch", "sample"] = setting(
+        "batch", "one mask for the batch (the authors' code; the paper is silent), or one per sample"
+    )
     input_mask: Literal["rectangle", "blocks"] = setting(
         "rectangle", "at the input a CutMix rectangle (the paper), or the block mask of its ablation"
     )

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import yaml
 
-from ..core.method import Method, list_methods, method_settings
+from ..core.method import PAPER_SITES, Method, list_methods, method_settings
 from ..core.one_of import OneOf, make_methods, read_methods
 from ..core.outside import is_unknown_outside
 from ..core.schedule import Schedule
@@ -22,12 +22,16 @@ from ..errors import NoEffect, UserError, nearest
 from .idle import (
     DECAYING,
     SCHEDULED,
+    held_out,
+    held_out_by_class,
     in_memory,
     loss_is,
+    next_to,
     next_to_aa,
     no_mix,
     nothing_chosen,
     nothing_drawn,
+    nothing_held_out,
     optimizer_has,
     schedule_is,
     without,
@@ -50,7 +54,18 @@ class Recipe(Checked):
     train_split: str = setting("train", "split to train on", auto=True)
     val_split: str = setting("test", "split the finished model is tested on, once", auto=True)
     val_fraction: float = setting(
-        0.1, "share of the train split held out to choose the best epoch", low=0, high=0.9, auto=True
+        0.1,
+        "share of the train split held out to choose the best epoch",
+        low=0,
+        high=0.9,
+        auto=True,
+        idle=held_out_by_class,
+    )
+    val_per_class: int | None = setting(
+        None, "hold out this many images per class instead of a share", low=1, idle=next_to("select_split")
+    )
+    val_augment: bool = setting(
+        False, "augment held-out images as training images, as the authors do", idle=nothing_held_out
     )
     select_split: str | None = setting(
         None, "split that chooses the best epoch, instead of a share of the train split", auto=True
@@ -61,10 +76,16 @@ class Recipe(Checked):
     split_seed: int = setting(
         0, "seed of the held-out share and of every subset, the same for all runs", low=0, idle=nothing_drawn
     )
+    split_by_seed: bool = setting(
+        False, "draw what is held out and trained on from the seed of the run, as the authors do", idle=nothing_drawn
+    )
     input_key: str = setting("image", "column of the images", auto=True)
     target_key: str = setting("label", "column of the labels", auto=True)
     num_classes: int = setting(10, "number of classes", low=1, auto=True)
     train_per_class: int | None = setting(None, "train on this many images per class, for scarce data", low=1)
+    train_at_most: int | None = setting(
+        None, "train on at most this many images per class", low=1, idle=next_to("train_per_class")
+    )
     limit: int | None = setting(None, "use this many samples of each split, for a quick trial run", low=1)
     workers: int = setting(0, "loader processes per training process", low=0, high=256, fixed=False)
     # Images and augmentation
@@ -203,6 +224,12 @@ class Recipe(Checked):
     )
     val_interval: int = setting(1, "epochs between two validations; the last is always validated", low=1)
     eval_metric: Literal["top1", "loss"] = setting("top1", "what makes an epoch the best", idle=nothing_chosen)
+    best_tie: Literal["last", "first"] = setting(
+        "last", "which of several best epochs is tested; the authors test the first", idle=nothing_chosen
+    )
+    best_on_test: bool = setting(
+        False, "test the epoch that is best on the test set, as CutMix reports ImageNet, not the last", idle=held_out
+    )
     checkpoint_steps: int = setting(
         0, "updates between two checkpoints, besides those of each epoch; 0 for epochs only", low=0, fixed=False
     )
@@ -302,7 +329,7 @@ class Recipe(Checked):
 
         What had no effect is left out: earlier editions refused fewer of these keys, and their runs can be resumed.
         """
-        return cls.from_dict(_without_idle(without_retired(values), keep=set()))
+        return cls.from_dict(_without_idle(_as_it_was(without_retired(values)), keep=set()))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the flat keys, with the settings of the method as ``mix_*``, of several under ``mix_settings``."""
@@ -436,6 +463,14 @@ def _idle_keys(values: Mapping[str, Any]) -> set[str]:
     except UserError:
         pass
     return set()
+
+
+def _as_it_was(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stored keys with those whose default is not what an edition without them did."""
+    if values.get("mix") != "dropblock" or "mix_at" in values:
+        return dict(values)
+    sites = values.get("mix_sites") or list(PAPER_SITES)
+    return {**values, "mix_at": "random", "mix_mask": "sample", "mix_sites": sites}
 
 
 def without_retired(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,12 +10,13 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader
 
+from ..data.batches import EvaluationBatches
 from ..data.loader import Data, evaluation_loader, training_loader
 from ..errors import NonFinite, RunError, Stopped
 from ..recipe import Recipe
@@ -153,6 +154,8 @@ class Trainer:
         lr, trained = self.learner.lr, self.learner.pop_epoch()
         number = position.epoch + 1
         last = number == self.num_epochs
+        if recipe.val_augment:
+            cast(EvaluationBatches, self.val_loader.batch_sampler).begin(position.epoch)
         metrics = self._evaluate(self.val_loader) if number % recipe.val_interval == 0 or last else None
         row: EpochRow = {
             "epoch": number,
@@ -185,7 +188,7 @@ class Trainer:
                 if last or time.perf_counter() - self._curves_at > _CURVES_SECONDS:
                     self._plot()
         self.accelerator.log({name: value for name, value in row.items() if value is not None}, step=number)
-        self.progress.end_epoch(row, best=is_best and self.data.held_out)
+        self.progress.end_epoch(row, best=is_best and self._chooses)
 
     def _evaluate(self, loader: DataLoader, confusion: Confusion | None = None) -> Metrics:
         return evaluate(
@@ -204,11 +207,17 @@ class Trainer:
     def _value(self, metrics: Metrics) -> float:
         return metrics.top1 if self.recipe.eval_metric == "top1" else -metrics.loss
 
+    @property
+    def _chooses(self) -> bool:
+        """Whether the best epoch is tested, and not the last."""
+        return self.data.held_out or self.recipe.best_on_test
+
     def _is_best(self, metrics: Metrics) -> bool:
-        """Return whether to keep these weights: the latest with the best value, or the last if nothing is held out."""
-        if not self.data.held_out or self.position.best_value is None:
+        """Return whether to keep these weights: those with the best value, or always the last if nothing is chosen."""
+        best, value = self.position.best_value, self._value(metrics)
+        if best is None or not self._chooses:
             return True
-        return self._value(metrics) >= self.position.best_value
+        return value > best or (value == best and self.recipe.best_tie == "last")
 
     def _plot(self) -> None:
         self._curves_at = time.perf_counter()
@@ -216,7 +225,7 @@ class Trainer:
             self.position.rows,
             self.folder.path / "curves.png",
             title=self.folder.name,
-            best_epoch=self.position.best_epoch if self.data.held_out else None,
+            best_epoch=self.position.best_epoch if self._chooses else None,
             val_name="validation" if self.data.held_out else "test",
         )
 
@@ -241,11 +250,12 @@ class Trainer:
             raise RunError(
                 f"the test loss is {metrics.loss}, so there is no result: start again with a lower lr or without amp"
             )
+        chosen_on = "validation" if self.data.held_out else "nothing: the last epoch"
         results: dict[str, Any] = {
             "test": {"error": metrics.error, **asdict(metrics)},
             "best_epoch": self.position.best_epoch,
             "epochs": self.num_epochs,
-            "chosen_on": "validation" if self.data.held_out else "nothing: the last epoch",
+            "chosen_on": "the test set" if self.recipe.best_on_test else chosen_on,
             "weights": "model" if self.learner.ema is None else "average (EMA)",
             "weights_sha256": self.checkpoints.best_checksum(best_file),
             "data": self.data.fingerprint,
