@@ -31,8 +31,6 @@ _EXAMPLES = (
 # timm's flags that a mix cannot be combined with, and why.
 _CONFLICTS = {
     "kd_model_name": "distillation builds a task of its own and would not be mixed",
-    "jsd_loss": "the JSD loss compares splits of one batch, which mixing takes apart",
-    "aug_splits": "augmentation splits share one batch, which mixing takes apart",
     "naflex_loader": "NaFlex gives patches instead of images",
     "torchscript": "hooks do not run in TorchScript; use --torchcompile",
     "mixup_off_epoch": "timm passes the epoch to its own mixup only",
@@ -130,7 +128,8 @@ def _configure(namespace: argparse.Namespace, keys: list[str]) -> None:
     given = {key: getattr(namespace, f"{MIX_PREFIX}{key}") for key in keys}
     settings = mix_values({key: value for key, value in given.items() if value is not None})
     method = read_method(namespace.mix, settings, prefix=MIX_PREFIX)
-    plugin.register(namespace.mix, seed=getattr(namespace, "seed", 0), **method.settings())
+    splits = getattr(namespace, "aug_splits", 0) or 1
+    plugin.register(namespace.mix, seed=getattr(namespace, "seed", 0), num_splits=splits, **method.settings())
     for key, why in _CONFLICTS.items():
         if plugin.is_configured() and getattr(namespace, key, None):
             raise UserError(f"--{key.replace('_', '-')} cannot be combined with --mix {namespace.mix}: {why}")

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from timm.loss import JsdCrossEntropy, LabelSmoothingCrossEntropy
+from timm.loss import LabelSmoothingCrossEntropy
 from torch import Tensor, nn
 
 from tests.support.expectations import tiny
@@ -87,16 +87,6 @@ def test_task_that_smooths_twice(criterion: nn.Module, model: nn.Module) -> None
     message = r"^label smoothing is set twice, in the mixer \(0.2\) and in the criterion \(0.1\): leave one at 0$"
     with pytest.raises(ValueError, match=message):
         MixTask(model, criterion, mixer=PatchUp(model, label_smoothing=0.2))
-
-
-@pytest.mark.parametrize("prob", [0.0, 1.0])
-def test_jsd_cannot_be_mixed(prob: float, model: nn.Module, images: Tensor, labels: Tensor) -> None:
-    mix = PatchUp(model, prob=prob, sites=["input"])
-    x, target = mix(images, labels)
-    with pytest.raises(
-        TypeError, match=r"^JsdCrossEntropy compares splits of one batch .* cannot be used with mixing$"
-    ):
-        mix.loss(model(x), target, JsdCrossEntropy(num_splits=2))
 
 
 @pytest.mark.parametrize("objective", ["paper", "l1"])

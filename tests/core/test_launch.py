@@ -83,6 +83,14 @@ def test_two_processes(train_script: Path, tmp_path: Path, launcher: str) -> Non
     assert "rank 1 of 2: MixTask" in done.stdout
 
 
+@pytest.mark.parametrize("flags", [["--aug-splits", "3", "--jsd-loss"], ["--aug-splits", "2"]])
+def test_augmentation_splits(train_script: Path, tmp_path: Path, flags: list[str]) -> None:
+    """The mixer learns of them: it refuses the JSD loss of another number of splits, and targets that differ."""
+    done = launch(train_script, "--output", tmp_path / "a", "--mix", "hard_patchup", *flags)
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 of 1: MixTask" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -17,7 +17,7 @@ from timm_patchup.core.draw import Change, Erase
 from timm_patchup.core.method import method_settings, method_type
 
 HIDDEN = ["first", "second"]
-MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed")
+MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed", "num_splits")
 
 
 class TinyNet(nn.Module):

@@ -19,6 +19,24 @@ def check_batch(x: Tensor, target: Tensor) -> None:
         raise ValueError(f"target has {len(target)} rows, x has {len(x)} samples")
 
 
+def check_splits(target: Tensor, num_splits: int, *, look: bool) -> None:
+    """Raise ValueError if a batch is not made of splits: all samples once, then all of them again.
+
+    Args:
+        target: of the whole batch, (B,) or (B, K).
+        num_splits: number of splits.
+        look: whether to compare the targets, which waits for an accelerator.
+    """
+    if len(target) % num_splits:
+        raise ValueError(f"a batch of {len(target)} cannot be divided into num_splits = {num_splits} splits")
+    first, *others = target.chunk(num_splits)
+    if look and not all(torch.equal(first, other) for other in others):
+        raise ValueError(
+            f"the targets of num_splits = {num_splits} splits differ: a batch holds all samples once, then the same "
+            f"samples again for the next split"
+        )
+
+
 def own_target(target: Tensor, num_classes: int | None, *, label_smoothing: float, check_labels: bool) -> Tensor:
     """Return the targets of a batch as distributions, float32 (B, K).
 

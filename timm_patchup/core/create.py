@@ -18,6 +18,7 @@ class PatchUp(Mixer):
         num_classes: number of classes; None takes ``model.num_classes``.
         label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
         seed: seed of the draws; each rank draws its own.
+        num_splits: number of augmentation splits in a batch, as for ``Mixer``.
         **settings: settings of ``HardPatchUp`` or ``SoftPatchUp`` (``methods/patchup.py``) that differ from the
             mode's defaults: prob, gamma, block_size, coverage, sites, mask, input_mask, objective; for soft also
             alpha.
@@ -36,10 +37,12 @@ class PatchUp(Mixer):
         num_classes: int | None = None,
         label_smoothing: float = 0.0,
         seed: int = 0,
+        num_splits: int = 1,
         **settings: Any,
     ) -> None:
         method = make_method(f"{check_value('mode', mode, Literal['hard', 'soft'])}_patchup", **settings)
-        super().__init__(model, method, num_classes=num_classes, label_smoothing=label_smoothing, seed=seed)
+        arguments = {"num_classes": num_classes, "label_smoothing": label_smoothing, "num_splits": num_splits}
+        super().__init__(model, method, seed=seed, **arguments)
 
 
 def create_mixer(
@@ -49,6 +52,7 @@ def create_mixer(
     num_classes: int | None = None,
     label_smoothing: float = 0.0,
     seed: int = 0,
+    num_splits: int = 1,
     **settings: Any,
 ) -> Mixer:
     """Make a mixer for a model from the name of a method.
@@ -59,6 +63,7 @@ def create_mixer(
         num_classes: number of classes; None takes ``model.num_classes``.
         label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
         seed: seed of the draws; each rank draws its own.
+        num_splits: number of augmentation splits in a batch, as for ``Mixer``.
         **settings: settings that differ from the method's defaults.
 
     Raises:
@@ -68,4 +73,5 @@ def create_mixer(
         >>> mix = create_mixer("hard_patchup", model, gamma=0.4)
     """
     method = make_method(name, **settings)
-    return Mixer(model, method, num_classes=num_classes, label_smoothing=label_smoothing, seed=seed)
+    arguments = {"num_classes": num_classes, "label_smoothing": label_smoothing, "num_splits": num_splits}
+    return Mixer(model, method, seed=seed, **arguments)

@@ -29,12 +29,20 @@ def is_affine(criterion: Criterion) -> bool:
     """Return whether the criterion is known to be affine in a soft target. A subclass may not be: it is not known."""
     if type(criterion) is BinaryCrossEntropy:
         return criterion.target_threshold is None
-    known = (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss, SoftTargetCrossEntropy, LabelSmoothingCrossEntropy)
+    # What compares the splits does not depend on the target.
+    known = (
+        nn.CrossEntropyLoss,
+        nn.BCEWithLogitsLoss,
+        SoftTargetCrossEntropy,
+        LabelSmoothingCrossEntropy,
+        JsdCrossEntropy,
+    )
     return criterion in (cross_entropy, bce_softmax) or type(criterion) in known
 
 
 def smoothing_of(criterion: Criterion) -> float:
     """Return the label smoothing that a criterion applies by itself."""
+    criterion = criterion.cross_entropy_loss if isinstance(criterion, JsdCrossEntropy) else criterion
     return float(getattr(criterion, "smoothing", None) or getattr(criterion, "label_smoothing", None) or 0.0)
 
 
@@ -47,6 +55,15 @@ def refuse_double_smoothing(in_mixer: float, criterion: Criterion) -> None:
         )
 
 
+def refuse_other_splits(in_mixer: int, criterion: Criterion) -> None:
+    """Raise ValueError if a criterion compares augmentation splits that the mixer does not know of."""
+    if isinstance(criterion, JsdCrossEntropy) and criterion.num_splits != in_mixer:
+        raise ValueError(
+            f"JsdCrossEntropy compares {criterion.num_splits} splits of a batch, the mixer knows of {in_mixer}: give "
+            f"num_splits={criterion.num_splits} to the mixer, so that all splits of a sample are mixed alike"
+        )
+
+
 def takes_indices(criterion: Criterion) -> bool:
     """Return whether a module of timm or torch takes class indices, with the loss of one-hot targets.
 
@@ -54,7 +71,7 @@ def takes_indices(criterion: Criterion) -> bool:
     """
     if type(criterion) is nn.CrossEntropyLoss:
         return criterion.weight is None
-    return type(criterion) in (LabelSmoothingCrossEntropy, BinaryCrossEntropy)
+    return type(criterion) in (LabelSmoothingCrossEntropy, BinaryCrossEntropy, JsdCrossEntropy)
 
 
 def for_soft_targets(criterion: Criterion, *, from_indices: bool = True) -> Criterion:
@@ -67,12 +84,11 @@ def for_soft_targets(criterion: Criterion, *, from_indices: bool = True) -> Crit
         criterion: the criterion.
         from_indices: whether the targets were made of class indices. timm's BinaryCrossEntropy leaves those that came
             soft as they are, and timm's script does not take its default smoothing away for them.
-
-    Raises:
-        TypeError: the criterion compares augmented splits of a batch, which mixing would take apart.
     """
-    if isinstance(criterion, JsdCrossEntropy):
-        raise TypeError("JsdCrossEntropy compares splits of one batch (--aug-splits) and cannot be used with mixing")
+    if type(criterion) is JsdCrossEntropy:
+        # Without smoothing its cross-entropy of the clean split is torch's, which takes soft targets, too.
+        unsmoothed = JsdCrossEntropy(criterion.num_splits, criterion.alpha, smoothing=0.0)
+        return lambda output, target: unsmoothed(output, smooth_target(target, smoothing_of(criterion)))
     if type(criterion) is LabelSmoothingCrossEntropy:
         return lambda output, target: F.cross_entropy(output, smooth_target(target, criterion.smoothing))
     if type(criterion) is BinaryCrossEntropy and criterion.smoothing and from_indices:

@@ -5,7 +5,7 @@ the features; ``Draw.masks`` lays them out as the tensors have them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
@@ -45,6 +45,10 @@ class Change(Protocol):
         """Raise UserError if a change made by hand does not fit a batch of this size."""
         ...
 
+    def for_splits(self, num_splits: int) -> "Change":
+        """Return the change for a batch of that many splits of these samples, each altered alike."""
+        ...
+
 
 @dataclass(frozen=True)
 class Mix:
@@ -64,6 +68,9 @@ class Mix:
     def check(self, batch_size: int) -> None:
         check_mask(self.changed, batch_size)
         check_value("draw.lam", self.lam, float, low=0, high=1)
+
+    def for_splits(self, num_splits: int) -> "Mix":
+        return replace(self, changed=_per_split(self.changed, num_splits))
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,14 @@ class Erase:
         if not isinstance(self.scale, Tensor) or self.scale.ndim:
             raise WrongType(f"draw.change.scale must be a 0-d tensor, got {self.scale!r}")
         check_value("draw.change.scale", self.scale.item(), float, low=0)
+
+    def for_splits(self, num_splits: int) -> "Erase":
+        return replace(self, changed=_per_split(self.changed, num_splits))
+
+
+def _per_split(changed: Tensor, num_splits: int) -> Tensor:
+    """Repeat masks per sample for every split; one for the batch is one for all."""
+    return changed if len(changed) == 1 else torch.cat([changed] * num_splits)
 
 
 def check_mask(changed: Any, batch_size: int) -> None:
@@ -157,6 +172,14 @@ class Draw:
             if self.site not in sites:
                 raise unknown("draw.site", self.site, sites)
             self.change.check(batch_size)
+
+    def for_splits(self, num_splits: int) -> "Draw":
+        """Return the draw for a batch of that many splits of these samples, one after the other, all altered alike."""
+        if num_splits == 1:
+            return self
+        partner = torch.cat([self.partner + split * len(self.partner) for split in range(num_splits)])
+        change = None if self.change is None else self.change.for_splits(num_splits)
+        return replace(self, partner=partner, change=change)
 
     def masks(self) -> tuple[Tensor, ...]:
         """Return the mask of each tensor that the site gives, as that tensor has its features.

@@ -16,8 +16,16 @@ from torch import Tensor, nn
 
 from ..errors import SiteError, UserError
 from . import sampling
-from .batch import check_batch, own_target
-from .criterion import Criterion, cross_entropy, for_soft_targets, is_affine, refuse_double_smoothing, takes_indices
+from .batch import check_batch, check_splits, own_target
+from .criterion import (
+    Criterion,
+    cross_entropy,
+    for_soft_targets,
+    is_affine,
+    refuse_double_smoothing,
+    refuse_other_splits,
+    takes_indices,
+)
 from .draw import Change, Draw, Erase, Mix
 from .functional import mix_targets, patchup_loss
 from .hooks import Armed, attach, refuse_wrapped
@@ -57,6 +65,8 @@ class Mixer:
         num_classes: number of classes; None takes ``model.num_classes``.
         label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
         seed: seed of the draws; each rank draws its own.
+        num_splits: timm's augmentation splits: a batch holds all samples that many times, one split after the other,
+            each differently augmented. All splits of a sample have one partner, mask and lam.
 
     Attributes:
         mixup_enabled: timm's switch: False leaves every following batch as it is.
@@ -76,12 +86,14 @@ class Mixer:
         num_classes: int | None = None,
         label_smoothing: float = 0.0,
         seed: int = 0,
+        num_splits: int = 1,
     ) -> None:
         refuse_wrapped(model)
         self.model = model
         self.method = method
         self.num_classes = check_value("num_classes", num_classes, int | None, low=1)
         self.label_smoothing = check_value("label_smoothing", label_smoothing, float, low=0, below=1)
+        self.num_splits = check_value("num_splits", num_splits, int, low=1)
         self.sites: list[Site] = resolve_sites(model, method.site_names, default=method.default_sites)
         method.check_sites([site.name for site in self.sites])
         self.mixup_enabled = True
@@ -128,11 +140,13 @@ class Mixer:
         num_classes = self.num_classes or getattr(self.model, "num_classes", None)
         # On an accelerator, looking at labels waits for the device: there only those of the first batch are checked.
         look = target.device.type == "cpu" or self._batch is None
+        check_splits(target, self.num_splits, look=look)
         own = own_target(target, num_classes, label_smoothing=self.label_smoothing, check_labels=look)
         if self._paused or not self.mixup_enabled or not self.model.training:
             draw = _no_draw(x)
         elif draw is None:
-            draw = self._make_draw(x, own)
+            clean = len(x) // self.num_splits  # the first split: its images and targets decide for all
+            draw = self._make_draw(x[:clean], own[:clean]).for_splits(self.num_splits)
         else:
             draw.check(len(x), [site.name for site in self.sites])
             layouts = self._maps_for(x)[draw.site] if draw.site else ()
@@ -164,6 +178,7 @@ class Mixer:
         self._require_applied()
         criterion = cross_entropy if criterion is None else criterion
         refuse_double_smoothing(self.label_smoothing, criterion)
+        refuse_other_splits(self.num_splits, criterion)
         batch = self._batch
         from_indices = batch is None or batch.given.ndim == 1
         not_mixed = batch is not None and batch.changed is None and target is batch.target

@@ -20,7 +20,7 @@ from .method import Method, make_method
 from .mixer import Mixer
 from .task import MixTask
 
-_MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed")
+_MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed", "num_splits")
 tasks_built = 0
 
 
@@ -47,8 +47,8 @@ def register(mix: str | None = None, **settings: Any) -> None:
 
     Args:
         mix: one of ``list_methods()``; None or "none" leaves classification tasks as they are.
-        **settings: settings of the method that differ from its defaults, and num_classes, label_smoothing or seed of
-            the mixer.
+        **settings: settings of the method that differ from its defaults, and num_classes, label_smoothing, seed or
+            num_splits of the mixer.
 
     Raises:
         UserError: unknown method or setting, or a value outside of its range.

@@ -6,7 +6,7 @@ from typing import Any
 from timm.task import ClassificationTask
 from torch import Tensor
 
-from .criterion import for_soft_targets, refuse_double_smoothing
+from .criterion import refuse_double_smoothing, refuse_other_splits
 from .mixer import Mixer
 
 _logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class MixTask(ClassificationTask):
         if mixer.model is not self.trainable_module:
             raise ValueError("mixer was made for another model: make it for the model given to MixTask")
         refuse_double_smoothing(mixer.label_smoothing, self.criterion)
-        for_soft_targets(self.criterion)  # refuses what mixing takes apart now, not at the first altered batch
+        refuse_other_splits(mixer.num_splits, self.criterion)
         self.mixer = mixer
         if self.verbose:
             _logger.info("MixTask: mixer=%r", mixer)
