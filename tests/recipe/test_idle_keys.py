@@ -22,6 +22,7 @@ CASES: dict[str, tuple[dict[str, Any], Any, str, dict[str, Any]]] = {
     "scale": ({"crop_padding": 4}, [0.5, 1.0], IN_MEMORY, {"crop_padding": None}),
     "ratio": ({"crop_padding": 0}, [1.0, 1.0], IN_MEMORY, {"crop_padding": None}),
     "color_jitter": ({"aa": "original"}, 0.4, "next to aa, as in timm: set color_jitter to 0", {"aa": "3a"}),
+    "aug_splits": ({}, 3, "without aa or color_jitter: all splits would be the same", {"aa": "augmix-m3-w3"}),
     "remode": ({}, "const", "without reprob", {"reprob": 0.1}),
     "recount": ({}, 2, "without reprob", {"reprob": 0.1}),
     "momentum": ({"opt": "adamw"}, 0.8, "with the optimizer adamw, which has no momentum", {"opt": "sgd"}),

@@ -41,8 +41,9 @@ class PatchUp(Mixer):
         **settings: Any,
     ) -> None:
         method = make_method(f"{check_value('mode', mode, Literal['hard', 'soft'])}_patchup", **settings)
-        arguments = {"num_classes": num_classes, "label_smoothing": label_smoothing, "num_splits": num_splits}
-        super().__init__(model, method, seed=seed, **arguments)
+        super().__init__(
+            model, method, num_classes=num_classes, label_smoothing=label_smoothing, seed=seed, num_splits=num_splits
+        )
 
 
 def create_mixer(
@@ -73,5 +74,6 @@ def create_mixer(
         >>> mix = create_mixer("hard_patchup", model, gamma=0.4)
     """
     method = make_method(name, **settings)
-    arguments = {"num_classes": num_classes, "label_smoothing": label_smoothing, "num_splits": num_splits}
-    return Mixer(model, method, seed=seed, **arguments)
+    return Mixer(
+        model, method, num_classes=num_classes, label_smoothing=label_smoothing, seed=seed, num_splits=num_splits
+    )

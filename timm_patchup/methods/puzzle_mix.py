@@ -59,8 +59,9 @@ class Puzzle:
 
     def for_splits(self, num_splits: int) -> "Puzzle":
         names = ("mask", "own_source", "partner_source", "changed", "kept")
-        per_sample = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return replace(self, **{name: torch.cat([value] * num_splits) for name, value in per_sample.items()})
+        per_sample: dict[str, Any] = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        tiled: dict[str, Any] = {name: torch.cat([value] * num_splits) for name, value in per_sample.items()}
+        return replace(self, **tiled)
 
 
 def _check_tensor(name: str, value: Any, kind: str, shape: tuple[int | str, ...]) -> None:

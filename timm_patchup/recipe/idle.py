@@ -48,6 +48,10 @@ def next_to_aa(recipe: Any) -> str | None:
     return None if recipe.aa is None or "3a" in recipe.aa else "next to aa, as in timm: set color_jitter to 0"
 
 
+def nothing_augments(recipe: Any) -> str | None:
+    return None if recipe.aa or recipe.color_jitter else "without aa or color_jitter: all splits would be the same"
+
+
 def nothing_drawn(recipe: Any) -> str | None:
     if recipe.val_fraction or recipe.train_per_class or recipe.limit:
         return None

@@ -14,7 +14,17 @@ import yaml
 from ..core.method import Method, list_methods, make_method, method_settings, read_method
 from ..core.settings import Checked, raise_together, setting, settings_of
 from ..errors import NoEffect, UserError, nearest
-from .idle import DECAYING, SCHEDULED, in_memory, next_to_aa, nothing_drawn, optimizer_has, schedule_is, without
+from .idle import (
+    DECAYING,
+    SCHEDULED,
+    in_memory,
+    next_to_aa,
+    nothing_augments,
+    nothing_drawn,
+    optimizer_has,
+    schedule_is,
+    without,
+)
 
 MIX_PREFIX = "mix_"
 # Settings that earlier editions wrote although the method had no use for them.
@@ -66,6 +76,12 @@ class Recipe(Checked):
     color_jitter: float = setting(0.0, "strength of colour jitter", low=0, idle=next_to_aa)
     lighting: float = setting(0.0, "strength of AlexNet's PCA lighting", low=0)
     aa: str | None = setting(None, "timm's automatic augmentation: original, rand-m9-mstd0.5, augmix-m3-w3, ...")
+    aug_splits: int = setting(
+        0,
+        "show each sample this many times in a batch, first without aa and color_jitter",
+        low=0,
+        idle=nothing_augments,
+    )
     reprob: float = setting(0.0, "probability of random erasing", low=0, high=1)
     remode: Literal["const", "rand", "pixel"] = setting(
         "pixel", "what random erasing fills with", idle=without("reprob")
@@ -84,8 +100,8 @@ class Recipe(Checked):
     mix: str = setting("none", "the method")
     mix_settings: dict[str, Any] = field(default_factory=dict)
     smoothing: float = setting(0.0, "label smoothing", low=0, below=1)
-    loss: Literal["cross_entropy", "bce", "bce_softmax"] = setting(
-        "cross_entropy", "loss on soft targets; bce_softmax is that of the authors' code"
+    loss: Literal["cross_entropy", "bce", "bce_softmax", "jsd"] = setting(
+        "cross_entropy", "loss on soft targets; bce_softmax is the authors', jsd AugMix's, which compares aug_splits"
     )
     # Optimizer
     batch_size: int = setting(100, "the whole batch of one update, over all processes and accumulation steps", low=1)
@@ -225,6 +241,10 @@ class Recipe(Checked):
             problems.append(
                 f"batch_size {self.batch_size} cannot be divided by grad_accum_steps {self.grad_accum_steps}"
             )
+        if self.aug_splits == 1:
+            problems.append("aug_splits must be 0, or at least 2: one clean split and others to compare with it")
+        if self.loss == "jsd" and not self.aug_splits:
+            problems.append("loss jsd compares the splits of a batch: set aug_splits, to 3 as AugMix does")
         if self.sched == "multistep" and sorted(set(self.decay_milestones)) != self.decay_milestones:
             problems.append(f"decay_milestones must increase, got {self.decay_milestones}")
         if self.warmup_epochs and self.warmup_epochs >= self.epochs and not self.warmup_prefix:

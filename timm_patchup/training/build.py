@@ -9,6 +9,7 @@ from typing import Any
 
 import timm
 import torch
+from timm.loss import JsdCrossEntropy
 from timm.optim import create_optimizer_v2, list_optimizers, optimizer_kwargs
 from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler_factory import scheduler_kwargs
@@ -69,11 +70,14 @@ def build_mixer(recipe: Recipe, model: nn.Module) -> Mixer:
         num_classes=recipe.num_classes,
         label_smoothing=recipe.smoothing,
         seed=recipe.seed,
+        num_splits=recipe.aug_splits or 1,
     )
 
 
 def build_criterion(recipe: Recipe) -> Criterion:
     """Return the loss of a recipe, on logits and soft targets."""
+    if recipe.loss == "jsd":
+        return JsdCrossEntropy(recipe.aug_splits, smoothing=0.0)  # the mixer smooths
     if recipe.loss == "bce":
         return nn.BCEWithLogitsLoss()
     return bce_softmax if recipe.loss == "bce_softmax" else cross_entropy
@@ -126,4 +130,5 @@ def describe_batch(recipe: Recipe, num_processes: int) -> str:
     parts = [f"{num_processes} process{'es' if num_processes > 1 else ''}"]
     if recipe.grad_accum_steps > 1:
         parts.append(f"{recipe.grad_accum_steps} accumulation steps")
-    return f"batch {recipe.batch_size} = {' x '.join(parts)} x {images} images"
+    splits = f", each in {recipe.aug_splits} splits" if recipe.aug_splits else ""
+    return f"batch {recipe.batch_size} = {' x '.join(parts)} x {images} images{splits}"
