@@ -72,14 +72,15 @@ SCHEDULES = {
 def test_small_benchmarks_are_the_papers(data: str, model: str) -> None:
     recipe = load_recipe(f"{data}_{model}_hard_patchup")
     epochs, milestones = SCHEDULES[model]
-    assert (recipe.model, recipe.epochs, recipe.decay_milestones) == (model, epochs, milestones)
+    net = "wrn28_10_authors" if model == "wrn28_10" else model
+    assert (recipe.model, recipe.epochs, recipe.decay_milestones) == (net, epochs, milestones)
     assert (recipe.sched, recipe.decay_rate, recipe.warmup_epochs) == ("multistep", 0.1, 0)
     assert (recipe.opt, recipe.lr, recipe.momentum, recipe.weight_decay) == ("sgd", 0.1, 0.9, 1e-4)
     assert (recipe.batch_size, recipe.val_fraction, recipe.smoothing) == (100, 0.1, 0.0)
     assert recipe.num_classes == (100 if data == "cifar100" else 10)
-    assert (recipe.crop_padding, recipe.hflip) == (4, 0.0 if data == "svhn" else 0.5)
+    assert (recipe.crop_padding, recipe.hflip) == (2, 0.0 if data == "svhn" else 0.5)
     assert recipe.filter_bias_and_bn is False
-    assert recipe.model_kwargs == ({} if model == "wrn28_10" else {"final_norm": False})
+    assert recipe.model_kwargs == ({} if model == "wrn28_10" else {"final_norm": False, "init": "torch"})
 
 
 def test_settings_of_the_methods_by_benchmark() -> None:
@@ -87,8 +88,9 @@ def test_settings_of_the_methods_by_benchmark() -> None:
         settings = load_recipe(name).mix_settings
         return settings["prob"], settings["gamma"], settings["block_size"]
 
-    assert of("cifar10_wrn28_10_hard_patchup") == (0.7, 0.5, 7)
-    assert of("tiny_imagenet_resnet101_soft_patchup") == (1.0, 0.75, 7)
+    assert of("cifar10_preactresnet18_hard_patchup") == (0.7, 0.5, 7)
+    assert of("cifar10_wrn28_10_hard_patchup") == (0.7, 0.5, [7, 7, 7, 5])
+    assert of("tiny_imagenet_resnet101_soft_patchup") == (1.0, 0.75, [7, 7, 5])
     assert of("imagenet_hard_patchup") == (0.6, 0.5, 7)
     assert of("imagenet_soft_patchup") == (1.0, 0.6, 7)
 
@@ -104,6 +106,7 @@ def test_imagenet_is_cutmixs_setting() -> None:
 def test_tiny_imagenet_and_scarce_data() -> None:
     assert load_recipe("tiny_imagenet_wrn28_10_none").model_kwargs == {"stem_stride": 2}
     assert load_recipe("tiny_imagenet_resnet152_none").model == "resnet152"
+    assert load_recipe("tiny_imagenet_resnet152_none").crop_padding == 4
     scarce = load_recipe("cifar10_scarce_none")
     assert (scarce.model, scarce.train_per_class, scarce.epochs, scarce.sched) == ("preactresnet8", 100, 240, "cosine")
     assert (scarce.batch_size, scarce.lr, scarce.weight_decay) == (100, 0.1, 1e-4)
@@ -131,7 +134,7 @@ def test_another_method_comes_with_its_own_settings(tmp_path: Path) -> None:
 
 def test_another_model_drops_the_arguments_of_the_first() -> None:
     assert load_recipe("tiny_imagenet_wrn28_10_none", {"model": "resnet101"}).model_kwargs == {}
-    assert load_recipe("tiny_imagenet_wrn28_10_none", {"model": "wrn28_10"}).model_kwargs == {"stem_stride": 2}
+    assert load_recipe("tiny_imagenet_wrn28_10_none", {"model": "wrn28_10_authors"}).model_kwargs == {"stem_stride": 2}
     kept = {"model": "wrn16_2", "model_kwargs": {"stem_stride": 1}}
     assert load_recipe("tiny_imagenet_wrn28_10_none", kept).model_kwargs == {"stem_stride": 1}
 

@@ -8,6 +8,11 @@ from .functional import soft_target
 
 def check_batch(x: Tensor, target: Tensor) -> None:
     """Raise TypeError or ValueError if images and targets are not a batch."""
+    if isinstance(x, dict) and "patches" in x:
+        raise TypeError(
+            "x is a NaFlex batch (a dict with patches), whose images have grids of their own and no places in common: "
+            "mixing needs images (B, C, H, W) of one size"
+        )
     if not isinstance(x, Tensor) or x.ndim != 4 or not x.is_floating_point():
         raise TypeError(f"x must be a floating point tensor (B, C, H, W), got {_describe(x)}")
     if len(x) == 0:
@@ -37,6 +42,14 @@ def check_splits(target: Tensor, num_splits: int, *, look: bool) -> None:
         )
 
 
+def check_logits(output: object) -> None:
+    """Raise TypeError if the output of a model is not the tensor of its logits."""
+    if not isinstance(output, Tensor):
+        field = next((name for name in ("logits", "out") if isinstance(getattr(output, name, None), Tensor)), None)
+        hint = f": give output.{field}" if field else ""
+        raise TypeError(f"output must be the tensor of logits (B, K), got {type(output).__name__}{hint}")
+
+
 def own_target(target: Tensor, num_classes: int | None, *, label_smoothing: float, check_labels: bool) -> Tensor:
     """Return the targets of a batch as distributions, float32 (B, K).
 
@@ -54,7 +67,9 @@ def own_target(target: Tensor, num_classes: int | None, *, label_smoothing: floa
             raise ValueError(f"target has {target.shape[1]} columns, num_classes is {num_classes}")
         return soft_target(target, target.shape[1], label_smoothing=label_smoothing)
     if not num_classes:
-        raise ValueError("class indices need num_classes: give it to the mixer, the model does not state it")
+        raise ValueError(
+            "class indices need the number of classes, which the model does not state: give num_classes= to the mixer"
+        )
     if check_labels:
         low, high = int(target.min()), int(target.max())
         if low < 0 or high >= num_classes:

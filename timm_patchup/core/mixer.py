@@ -5,6 +5,7 @@ the hook at the drawn site; the model then mixes its own features on the way. Th
 randomness, hooks, targets and the loss are the same for all.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from ..errors import SiteError, UserError
 from . import sampling
-from .batch import check_batch, check_splits, own_target
+from .batch import check_batch, check_logits, check_splits, own_target
 from .criterion import (
     Criterion,
     cross_entropy,
@@ -24,6 +25,7 @@ from .criterion import (
     is_affine,
     refuse_double_smoothing,
     refuse_other_splits,
+    rounds_targets,
     takes_indices,
 )
 from .draw import Change, Draw, Erase, Mix
@@ -173,9 +175,11 @@ class Mixer:
 
         Raises:
             RuntimeError: the draw was never applied, so the loss would be that of a batch that was not mixed.
+            TypeError: the output is no tensor, or the criterion cannot be used with mixed targets.
             ValueError: labels are smoothed by the mixer and by the criterion.
         """
         self._require_applied()
+        check_logits(output)
         criterion = cross_entropy if criterion is None else criterion
         refuse_double_smoothing(self.label_smoothing, criterion)
         refuse_other_splits(self.num_splits, criterion)
@@ -191,6 +195,12 @@ class Mixer:
         if is_affine(criterion):
             loss = soft(output, target)
             return 2.0 * loss if objective == "paper" else loss
+        if rounds_targets(criterion) and (objective != "l1" or batch.draw.lam):
+            warnings.warn(
+                f"{type(criterion).__name__} rounds mixed labels to 0 and 1; hard PatchUp with objective='l1' gives it "
+                f"none to round",
+                stacklevel=2,
+            )
         kept = batch.draw.kept
         if kept.ndim == 1 and objective != "l2" and soft(output.detach(), target).shape != kept.shape:
             raise ValueError(

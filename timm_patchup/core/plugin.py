@@ -6,7 +6,7 @@ them before, such as timm's own train.py.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, cast
 
 import timm.data
@@ -42,8 +42,8 @@ class MixSettingsError(UserError):
 def register(mix: str | None = None, **settings: Any) -> None:
     """Put ``PatchUp`` into ``timm.data`` and, with ``mix``, a mixer into every ``timm.task.ClassificationTask``.
 
-    Can be called again to configure another mix. While a mix is configured, timm's other tasks refuse to start: they
-    would run without it.
+    timm's task for several labels per image derives from it and is mixed, too. Can be called again to configure another
+    mix. While a mix is configured, timm's other tasks refuse to start: they would run without it.
 
     Args:
         mix: one of ``list_methods()``; None or "none" leaves classification tasks as they are.
@@ -96,6 +96,12 @@ class _ConfiguredTask(MixTask):
         tasks_built += 1
 
 
+@cache
+def _configured_kind(kind: type[ClassificationTask]) -> type[ClassificationTask]:
+    """Return what one of timm's classification tasks becomes while a mix is configured."""
+    return _ConfiguredTask if kind is ClassificationTask else type(f"Mix{kind.__name__}", (_ConfiguredTask, kind), {})
+
+
 def _switched(init: Callable[..., None]) -> Callable[..., None]:
     """Return an ``__init__`` for one of timm's tasks that obeys the switch and otherwise calls timm's own."""
 
@@ -103,9 +109,9 @@ def _switched(init: Callable[..., None]) -> Callable[..., None]:
     def switched(self: TrainingTask, *args: Any, **kwargs: Any) -> None:
         if _configured is None or isinstance(self, MixTask):
             init(self, *args, **kwargs)
-        elif type(self) is ClassificationTask:
+        elif type(self) in _timm_inits and isinstance(self, ClassificationTask):
             # Replacing __new__ instead could not be undone: a class that once had its own keeps calling it.
-            self.__class__ = _ConfiguredTask
+            self.__class__ = _configured_kind(type(self))
             _ConfiguredTask.__init__(cast(_ConfiguredTask, self), *args, **kwargs)
         else:
             name, own = _configured.method.name, "" if type(self) in _timm_inits else "; derive it from MixTask"
