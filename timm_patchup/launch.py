@@ -30,7 +30,6 @@ _EXAMPLES = (
 )
 # timm's flags that a mix cannot be combined with, and why.
 _CONFLICTS = {
-    "kd_model_name": "distillation builds a task of its own and would not be mixed",
     "naflex_loader": "NaFlex gives patches instead of images",
     "torchscript": "hooks do not run in TorchScript; use --torchcompile",
     "mixup_off_epoch": "timm passes the epoch to its own mixup only",

@@ -112,7 +112,9 @@ def test_output_that_is_no_tensor(model: nn.Module, images: Tensor, labels: Tens
 
 def test_task_with_the_mixer_of_another_model(model: nn.Module) -> None:
     mix = PatchUp(copy.deepcopy(model))
-    with pytest.raises(ValueError, match=r"^mixer was made for another model: make it for the model given to MixTask$"):
+    with pytest.raises(
+        ValueError, match=r"^mixer was made for another model: make it for the model given to the task$"
+    ):
         MixTask(model, nn.CrossEntropyLoss(), mixer=mix)
 
 

@@ -46,14 +46,18 @@ def main():
     model = create_model(args.model, num_classes=10)
     splits = max(args.aug_splits, 1)
     criterion = JsdCrossEntropy(num_splits=splits) if args.jsd_loss else nn.CrossEntropyLoss()
-    task = ClassificationTask(model=model, criterion=criterion, device=device, verbose=args.rank == 0)
+    if args.kd_model_name:
+        teacher = create_model(args.kd_model_name, num_classes=10)
+        task = LogitDistillationTask(student_model=model, teacher_model=teacher, criterion=criterion, device=device)
+    else:
+        task = ClassificationTask(model=model, criterion=criterion, device=device, verbose=args.rank == 0)
     if args.distributed:
         task.prepare_distributed(device_ids=[device])
     task.get_trainable_module().train()
     torch.manual_seed(args.rank)
     for _ in range(4):
         task(torch.randn(4 * splits, 3, 64, 64), torch.randint(10, (4,)).repeat(splits))["loss"].backward()
-    print(f"rank {args.rank} of {args.world_size}: {type(task).__mro__[1].__name__}", flush=True)
+    print(f"rank {args.rank} of {args.world_size}: {type(task).__name__}", flush=True)
     if args.rank == 0:
         with open(args.output, "w") as f:
             f.write(text)
