@@ -11,7 +11,7 @@ from timm.loss import JsdCrossEntropy
 from torch import Tensor, nn
 
 from tests.conftest import NUM_CLASSES
-from tests.methods.every_method import METHODS, batch, last, mixer_of, one_hot, tiny_net
+from tests.methods.every_method import CASES, batch, last, mixer_of, one_hot, tiny_net
 from timm_patchup import MixTask, PatchUp, register, unregister
 
 SPLITS = 3
@@ -25,7 +25,7 @@ def splits(size: int = 5) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("mask", ["batch", "sample"])
 @pytest.mark.parametrize("size", [1, 5])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CASES)
 def test_every_split_is_mixed_as_the_clean_one_alone(name: str, size: int, mask: str) -> None:
     model, twin = tiny_net(), tiny_net()
     for net in (model, twin):
@@ -45,7 +45,7 @@ def test_every_split_is_mixed_as_the_clean_one_alone(name: str, size: int, mask:
         assert last(mix).site == last(alone).site
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CASES)
 def test_a_draw_for_splits_can_be_replayed(name: str) -> None:
     model = tiny_net()
     model.norm.eval()
@@ -112,7 +112,7 @@ def test_equal_splits_stay_equal() -> None:
     model = tiny_net()
     model.norm.eval()
     x, y = batch()
-    for name in METHODS:
+    for name in CASES:
         mix = mixer_of(name, model, num_splits=SPLITS)
         for _ in range(4):
             mixed, _ = mix(x.repeat(SPLITS, 1, 1, 1), y.repeat(SPLITS))

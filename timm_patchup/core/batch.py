@@ -78,5 +78,22 @@ def own_target(target: Tensor, num_classes: int | None, *, label_smoothing: floa
     return soft_target(target.long(), num_classes, label_smoothing=label_smoothing)
 
 
+def check_returned(target: Tensor, returned: Tensor) -> None:
+    """Raise ValueError if a mixed batch is compared with another target than the one the mixer returned.
+
+    The values are looked at on the CPU only: on an accelerator that would wait for the device.
+    """
+    if target is returned:
+        return
+    same = target.shape == returned.shape
+    if same and target.device.type == returned.device.type == "cpu":
+        same = torch.allclose(target.float(), returned, atol=1e-2)
+    if not same:
+        raise ValueError(
+            f"target {tuple(target.shape)} is not the one that mix(x, target) returned: samples that are mixed again, "
+            f"by timm.data.Mixup for one, have other partners inside the model. Call timm's Mixup before the mixer"
+        )
+
+
 def _describe(value: object) -> str:
     return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

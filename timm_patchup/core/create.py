@@ -1,11 +1,13 @@
 """The two calls users know: ``PatchUp(model, mode=...)`` and ``create_mixer(name, model, ...)``. Both make a Mixer."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from torch import nn
 
 from .method import make_method
 from .mixer import Mixer
+from .one_of import make_methods
 from .settings import check_value
 
 
@@ -47,7 +49,7 @@ class PatchUp(Mixer):
 
 
 def create_mixer(
-    name: str,
+    name: str | Sequence[str],
     model: nn.Module,
     *,
     num_classes: int | None = None,
@@ -56,24 +58,26 @@ def create_mixer(
     num_splits: int = 1,
     **settings: Any,
 ) -> Mixer:
-    """Make a mixer for a model from the name of a method.
+    """Make a mixer for a model from the name of a method, or from those of several.
 
     Args:
-        name: one of ``list_methods()``.
+        name: one of ``list_methods()``, or a list of them, of which one is chosen per batch.
         model: a timm model, before torch.compile or any distributed wrapper.
         num_classes: number of classes; None takes ``model.num_classes``.
         label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
         seed: seed of the draws; each rank draws its own.
         num_splits: number of augmentation splits in a batch, as for ``Mixer``.
-        **settings: settings that differ from the method's defaults.
+        **settings: settings that differ from the method's defaults. Of several methods, each that has a setting takes
+            it; those of one method are a mapping under its name, and ``weights`` says how often each has its turn.
 
     Raises:
         UserError: unknown method or setting, or a value outside of its range.
 
     Example:
         >>> mix = create_mixer("hard_patchup", model, gamma=0.4)
+        >>> mix = create_mixer(["hard_patchup", "cutmix"], model, weights=[2, 1], hard_patchup={"gamma": 0.4})
     """
-    method = make_method(name, **settings)
+    method = make_methods(name, **settings)
     return Mixer(
         model, method, num_classes=num_classes, label_smoothing=label_smoothing, seed=seed, num_splits=num_splits
     )

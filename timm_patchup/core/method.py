@@ -29,7 +29,7 @@ class Place:
 
     Attributes:
         site: name of the site.
-        sites: names of all sites of the mixer.
+        sites: names of all sites of the method.
         shape: of the features there, (B, C, H, W), whatever their layout in memory.
         partner: int64, (B,), on ``device``: whom each sample is mixed with.
         generator: the batch's own, on the CPU.
@@ -99,6 +99,15 @@ class Method(Checked):
     def site_names(self) -> tuple[str, ...] | None:
         """The sites that the settings name, None for the default ones as far as a model has them."""
         return self.default_sites
+
+    @property
+    def members(self) -> tuple["Method", ...]:
+        """The methods that ``choose`` can return."""
+        return (self,)
+
+    def choose(self, generator: torch.Generator) -> "Method":
+        """Return the method that acts on a batch: this one, unless it stands for several."""
+        return self
 
     def check_sites(self, names: Sequence[str]) -> None:
         """Raise UserError if settings do not fit the sites of a model."""

@@ -5,7 +5,7 @@ them before, such as timm's own train.py.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -15,8 +15,9 @@ from timm.task import ClassificationTask, TrainingTask
 
 from ..errors import UserError
 from .create import PatchUp
-from .method import Method, make_method
+from .method import Method
 from .mixer import Mixer
+from .one_of import make_methods
 from .task import DISTILLATION, MixTask, TaskMixing, timm_tasks
 
 _MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed", "num_splits")
@@ -38,7 +39,7 @@ class MixSettingsError(UserError):
     """A configured method or one of its settings does not fit the model or the task."""
 
 
-def register(mix: str | None = None, **settings: Any) -> None:
+def register(mix: str | Sequence[str] | None = None, **settings: Any) -> None:
     """Put ``PatchUp`` into ``timm.data`` and, with ``mix``, a mixer into every ``timm.task.ClassificationTask``.
 
     timm's tasks for several labels per image and for distillation are mixed, too, the latter at the input only. Can be
@@ -46,9 +47,9 @@ def register(mix: str | None = None, **settings: Any) -> None:
     without it.
 
     Args:
-        mix: one of ``list_methods()``; None or "none" leaves classification tasks as they are.
-        **settings: settings of the method that differ from its defaults, and num_classes, label_smoothing, seed or
-            num_splits of the mixer.
+        mix: one of ``list_methods()``, or a list of them; None or "none" leaves classification tasks as they are.
+        **settings: settings of the method that differ from its defaults, as for ``create_mixer``, and num_classes,
+            label_smoothing, seed or num_splits of the mixer.
 
     Raises:
         UserError: unknown method or setting, or a value outside of its range.
@@ -61,7 +62,7 @@ def register(mix: str | None = None, **settings: Any) -> None:
     if mix is None and settings:
         raise UserError(f"settings need a method: register(mix=NAME, {', '.join(settings)}=...)")
     arguments = {name: settings.pop(name) for name in _MIXER_ARGUMENTS if name in settings}
-    method = None if mix is None else make_method(mix, **settings)
+    method = None if mix is None else make_methods(mix, **settings)
     _configured = None if method is None or mix == "none" else _Configured(method, arguments)
     setattr(timm.data, PatchUp.__name__, PatchUp)
     for kind, init in _timm_inits.items():
@@ -111,9 +112,10 @@ def _switched(init: Callable[..., None]) -> Callable[..., None]:
                 raise
             tasks_built += 1
         else:
-            name, own = _configured.method.name, "" if type(self) in _timm_inits else "; derive it from MixTask"
+            names = ", ".join(member.name for member in _configured.method.members)
+            own = "" if type(self) in _timm_inits else "; derive it from MixTask"
             raise MixSettingsError(
-                f"{type(self).__name__} cannot be combined with a mix ({name}): it would not be mixed{own}"
+                f"{type(self).__name__} cannot be combined with a mix ({names}): it would not be mixed{own}"
             )
 
     return switched

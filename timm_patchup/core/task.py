@@ -49,8 +49,9 @@ class TaskMixing(TrainingTask):
     def __init__(self, *args: Any, mixer: Mixer, **kwargs: Any) -> None:
         hidden = [site.name for site in mixer.sites if site.module_name]
         if isinstance(self, DISTILLATION) and hidden:
+            names = ", ".join(member.name for member in mixer.method.members)
             raise UserError(
-                f"distillation cannot be combined with {mixer.method.name} at {', '.join(hidden)}, inside the student: "
+                f"distillation cannot be combined with {names} at {', '.join(hidden)}, inside the student: "
                 f"the teacher would not be mixed. At the input both see the same images: sites=['input'], or cutmix"
             )
         super().__init__(*args, **kwargs)

@@ -77,7 +77,7 @@ class EvalModel:
             known["source"] = FOLDER + self.name if Path(self.source.removeprefix(FOLDER)).is_dir() else self.source
         if self.recipe is None:
             return known
-        return known | {"method": self.recipe.mix, "seed": self.recipe.seed, "recipe": self.recipe.to_dict()}
+        return known | {"method": self.recipe.mix_name, "seed": self.recipe.seed, "recipe": self.recipe.to_dict()}
 
 
 def load_models(sources: Sequence[str]) -> list[EvalModel]:

@@ -4,7 +4,7 @@ The text is made from values only; files are read and written in ``export_files.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -84,12 +84,12 @@ def make_card(facts: Facts) -> str:
     from huggingface_hub import ModelCard, ModelCardData
 
     recipe = facts.recipe
-    tags = ["image-classification", "timm", "timm_patchup", recipe.mix.replace("_", "-")]
+    tags = ["image-classification", "timm", "timm_patchup", *(re.sub(r"\W|_", "-", name) for name in recipe.methods)]
     data = ModelCardData(
         library_name="timm",
         pipeline_tag="image-classification",
         license=facts.config["pretrained_cfg"]["license"],
-        tags=tags + ["patchup"] * recipe.mix.endswith("patchup"),
+        tags=tags + ["patchup"] * any(name.endswith("patchup") for name in recipe.methods),
         datasets=[facts.dataset_id] if facts.dataset_id else None,
         metrics=["accuracy"],
         base_model=facts.base_model,
@@ -122,7 +122,9 @@ def _eval_results(facts: Facts) -> list[Any]:
 
 def _introduction(facts: Facts) -> str:
     recipe, weights = facts.recipe, facts.results["weights"]
-    how = "without a regulariser" if recipe.mix == "none" else f"with `{recipe.mix}`"
+    names = " or ".join(f"`{name}`" for name in recipe.methods)
+    several = ", one of them per batch," if len(recipe.methods) > 1 else ""
+    how = "without a regulariser" if recipe.mix == "none" else f"with {names}{several}"
     average = (
         "the exponential moving average (EMA)" if "EMA" in weights else "those of the model itself, without averaging"
     )
@@ -186,9 +188,9 @@ def _deeper(page: str) -> str:
 
 def _training(facts: Facts) -> str:
     recipe = facts.recipe
-    settings = ", ".join(f"{name} {value}" for name, value in recipe.mix_settings.items())
+    weights = [""] if recipe.mix_weights is None else [f", weight {weight:g}" for weight in recipe.mix_weights]
     rows = [
-        f"| method | {recipe.mix}{f': {settings}' if settings else ''} |",
+        *(_method_row(name + weight, own) for (name, own), weight in zip(recipe.methods.items(), weights)),
         f"| epochs, batch | {recipe.epochs}, {recipe.batch_size} |",
         f"| optimizer | {recipe.opt}, lr {recipe.lr}, momentum {recipe.momentum}, weight decay {recipe.weight_decay} |",
         f"| schedule | {recipe.sched} |",
@@ -197,6 +199,11 @@ def _training(facts: Facts) -> str:
     ]
     command = "accelerate launch -m timm_patchup.training --recipe recipe.yaml"
     return "## Training\n\n| | |\n| --- | --- |\n" + "\n".join(rows) + f"\n\nTrain it again: `{command}`."
+
+
+def _method_row(name: str, settings: Mapping[str, Any]) -> str:
+    listed = ", ".join(f"{key} {value}" for key, value in settings.items())
+    return f"| method | {name}{f': {listed}' if listed else ''} |"
 
 
 def _files(facts: Facts) -> str:

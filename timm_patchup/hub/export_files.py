@@ -45,7 +45,7 @@ def write_files(folder: Path, run: FinishedRun, model: nn.Module, private: Priva
     write_text(folder / "recipe.yaml", head + Recipe.from_dict(private.clean_values(recipe.to_dict())).to_yaml())
     _write_json(folder / "results.json", private.clean_values(results))
     write_text(folder / "summary.csv", private.clean(run.summary))
-    _plot(folder, f"{config['architecture']}, {recipe.mix}", run)
+    _plot(folder, f"{config['architecture']}, {recipe.mix_name}", run)
     report = _copy_report(run.path / REPORT, folder / REPORT, private)
     page = folder / REPORT / "report.md"
     facts = Facts(
@@ -81,6 +81,7 @@ def _write_config(
     arguments = network_arguments(recipe) | ({"in_chans": recipe.input_size[0]} if recipe.input_size[0] != 3 else {})
     section = {
         "method": recipe.mix,
+        **({"mix_weights": recipe.mix_weights} if recipe.mix_weights else {}),
         "settings": recipe.mix_settings,
         "weights": results["weights"],
         "version": __version__,

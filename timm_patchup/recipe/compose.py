@@ -29,7 +29,7 @@ class Keys:
     parts: set[str] = field(default_factory=set)
 
     def update(self, other: "Keys") -> None:
-        self.values.update(other.values)
+        self.values = override(self.values, other.values)
         self.parts |= other.parts
 
 
@@ -77,12 +77,9 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
         own = _at_sites(keys.values)
         kept = {name: value for name, value in keys.values.items() if name not in own or value != own[name]}
         keys.values = {name: value for name, value in kept.items() if name not in (SITES, "model_kwargs")}
-    mix = overrides.get("mix")
-    if mix is not None and mix != keys.values.get("mix", "none"):
-        keys.values = {name: value for name, value in keys.values.items() if not name.startswith(MIX_PREFIX)}
-        if mix in list_recipe_methods():
-            _apply_method(keys, mix)
-            overrides["mix"] = keys.values["mix"]  # augmix and autoaugment are the method none with timm's aa
+    mix = overrides.pop("mix", None)
+    if mix is not None:
+        _choose(keys, mix)
     if "mix_sites" in overrides and isinstance(keys.values.get("mix_block_size"), list):
         chosen = overrides["mix_sites"] or PAPER_SITES
         keys.values.update(_at_sites(keys.values, chosen))  # the block sizes of other sites
@@ -162,6 +159,22 @@ def _at_sites(values: Mapping[str, Any], chosen: Sequence[str] | None = None) ->
     return settings
 
 
+def _choose(keys: Keys, mix: Any) -> None:
+    """Take another method, or several, with their own settings; the same ones stay as they are."""
+    if mix == keys.values.get("mix", "none"):
+        return
+    keys.values = {name: value for name, value in keys.values.items() if not name.startswith(MIX_PREFIX)} | {"mix": mix}
+    if isinstance(mix, str) and mix in list_recipe_methods():
+        _apply_method(keys, mix)  # augmix and autoaugment are the method none with timm's aa
+    for method in mix if isinstance(mix, list) else ():
+        if method in list_methods() and method in list_recipe_methods():
+            own = Keys({name: value for name, value in keys.values.items() if name == SITES}, keys.parts)
+            _apply_method(own, method)
+            settings = {name: value for name, value in own.values.items() if name.startswith(MIX_PREFIX)}
+            by_name = {name.removeprefix(MIX_PREFIX): value for name, value in settings.items()}
+            keys.values.setdefault("mix_settings", {})[method] = by_name
+
+
 def read_keys(path: Path, seen: tuple[Path, ...] = ()) -> Keys:
     """Read a file of keys and the files it includes; ``seen`` are the files that led to it."""
     if path in seen:
@@ -180,6 +193,9 @@ def read_keys(path: Path, seen: tuple[Path, ...] = ()) -> Keys:
             keys.update(read_keys(beside, seen=(*seen, path)))
         else:
             keys.update(_compose(str(name)))
+    if "mix" in keys.values and "mix" in own:
+        _choose(keys, own["mix"])
+        own.pop("mix")
     keys.values = override(keys.values, own)
     return keys
 

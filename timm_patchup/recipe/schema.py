@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import yaml
 
-from ..core.method import Method, list_methods, make_method, method_settings, read_method
+from ..core.method import Method, list_methods, method_settings
+from ..core.one_of import OneOf, make_methods, read_methods
 from ..core.settings import Checked, raise_together, setting, settings_of
 from ..errors import NoEffect, UserError, nearest
 from .idle import (
@@ -97,7 +98,8 @@ class Recipe(Checked):
     channels_last: bool = setting(False, "memory format of model and images")
     torchcompile: str | None = setting(None, "compile the model with this backend, such as inductor")
     # Method
-    mix: str = setting("none", "the method")
+    mix: str | list[str] = setting("none", "the method, or several, of which one is chosen per batch")
+    mix_weights: list[float] | None = setting(None, "how often each of several methods has its turn", above=0)
     mix_settings: dict[str, Any] = field(default_factory=dict)
     smoothing: float = setting(0.0, "label smoothing", low=0, below=1)
     loss: Literal["cross_entropy", "bce", "bce_softmax", "jsd"] = setting(
@@ -161,23 +163,44 @@ class Recipe(Checked):
 
     def __post_init__(self) -> None:
         errors: list[UserError] = []
-        has_method = isinstance(self.mix, str)  # if not, the check reports it
+        given = self.mix
         try:
             super().__post_init__()
         except UserError as error:
             errors.append(error)
         try:
-            # Defaults are written out: a resolved recipe states all that was used, even if defaults change later.
-            method = read_method(self.mix, self.mix_settings if has_method else {}, prefix=MIX_PREFIX)
-            object.__setattr__(self, "mix_settings", dict(sorted(method.settings().items())))
+            self._resolve_method(self.mix_settings if self.mix == given else {})  # if not, the check has reported it
         except UserError as error:
             errors.append(error)
         raise_together(errors)
 
+    def _resolve_method(self, settings: Mapping[str, Any]) -> None:
+        """Write out defaults: a resolved recipe states all that was used, even if defaults change later."""
+        mix = self.mix[0] if isinstance(self.mix, list) and len(self.mix) == 1 else self.mix
+        method = read_methods(mix, settings, weights=self.mix_weights, prefix=MIX_PREFIX)
+        object.__setattr__(self, "mix", mix)
+        if isinstance(method, OneOf):
+            each = {name: dict(sorted(one.settings().items())) for name, one in zip(mix, method.methods)}
+            object.__setattr__(self, "mix_weights", list(method.weights or ()))
+            object.__setattr__(self, "mix_settings", each)
+        else:
+            object.__setattr__(self, "mix_settings", dict(sorted(method.settings().items())))
+
     @property
     def method(self) -> Method:
         """The method with its settings."""
-        return make_method(self.mix, **self.mix_settings)
+        weights = {} if self.mix_weights is None else {"weights": self.mix_weights}
+        return make_methods(self.mix, **weights, **self.mix_settings)
+
+    @property
+    def methods(self) -> dict[str, dict[str, Any]]:
+        """The settings of each method by its name: one, or several of which one is chosen per batch."""
+        return {self.mix: self.mix_settings} if isinstance(self.mix, str) else self.mix_settings
+
+    @property
+    def mix_name(self) -> str:
+        """The method as tables and titles show it; several are joined by ``+``."""
+        return "+".join(self.methods)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
@@ -189,6 +212,11 @@ class Recipe(Checked):
         for name, value in values.items():
             if name in known:
                 taken[name] = known[name].from_text(value)
+            elif name == "mix_settings":
+                if isinstance(value, Mapping):
+                    settings |= value
+                else:
+                    problems.append(f"{name} must be a mapping of methods to their settings, got {value!r}")
             elif name.removeprefix(MIX_PREFIX) in known_settings and name.startswith(MIX_PREFIX):
                 settings[name.removeprefix(MIX_PREFIX)] = value
             else:
@@ -212,13 +240,13 @@ class Recipe(Checked):
         return cls.from_dict(_without_idle(without_retired(values), keep=set()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the flat keys, with the settings of the method as ``mix_*``."""
+        """Return the flat keys, with the settings of the method as ``mix_*``, of several under ``mix_settings``."""
         flat: dict[str, Any] = {}
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.name == "mix_settings":
+            if isinstance(self.mix, str) and f.name == "mix_settings":
                 flat.update({f"{MIX_PREFIX}{name}": setting for name, setting in value.items()})
-            else:
+            elif isinstance(self.mix, list) or f.name != "mix_weights":
                 flat[f.name] = value
         return flat
 
@@ -273,7 +301,7 @@ def list_mix_settings() -> list[str]:
 
 def list_keys() -> list[str]:
     """Return all keys, including those of the methods."""
-    return [*settings_of(Recipe), *(f"{MIX_PREFIX}{name}" for name in list_mix_settings())]
+    return [*settings_of(Recipe), "mix_settings", *(f"{MIX_PREFIX}{name}" for name in list_mix_settings())]
 
 
 def override(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -282,7 +310,20 @@ def override(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[st
     With ``sched: cosine`` over a recipe that has milestones, these are no mistake of the caller. A key that had no
     effect before, or is itself an override, is one: it stays, and is refused when the recipe is made.
     """
-    return _without_idle({**values, **overrides}, keep=_idle_keys(values) | set(overrides))
+    return _without_idle(_join(values, overrides), keep=_idle_keys(values) | set(overrides))
+
+
+def _join(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Return flat keys with others put over them; of several methods, a setting for all replaces that of each."""
+    joined, kept, own = {**values, **others}, values.get("mix_settings"), others.get("mix_settings", {})
+    if isinstance(kept, Mapping) and isinstance(own, Mapping):
+        each = {**kept, **own}
+        for method, settings in kept.items():
+            if isinstance(settings, Mapping) and isinstance(each[method], Mapping):
+                stay = {key: value for key, value in settings.items() if MIX_PREFIX + key not in others}
+                each[method] = {**stay, **own.get(method, {})}
+        joined["mix_settings"] = each
+    return joined
 
 
 def _without_idle(values: Mapping[str, Any], keep: set[str]) -> dict[str, Any]:

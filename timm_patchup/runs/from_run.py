@@ -69,7 +69,7 @@ def describe_images(cfg: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
     kept_in_memory = recipe.crop_padding is not None  # such images are resized whole, not cropped
     own = {
         "architecture": cfg["architecture"],
-        "tag": f"{recipe.mix}_{dataset_name(recipe)}",
+        "tag": f"{_as_word(recipe.mix_name)}_{dataset_name(recipe)}",
         "input_size": tuple(recipe.input_size),
         "fixed_input_size": bool(cfg.get("fixed_input_size")),
         "interpolation": recipe.interpolation,
@@ -94,4 +94,8 @@ def dataset_name(recipe: Recipe) -> str:
         name = name.rsplit("/", 1)[-1]
     elif re.search(r"[/\\]", name):
         name = "local_data"
+    return _as_word(name)
+
+
+def _as_word(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")

@@ -120,7 +120,7 @@ def model_problems(recipe: Recipe) -> list[str]:
     try:
         build_mixer(recipe, model).detach()
     except (TypeError, ValueError) as error:
-        problems.append(f"mix {recipe.mix}: {error}")
+        problems.append(f"mix {recipe.mix_name}: {error}")
     return problems
 
 

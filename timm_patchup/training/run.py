@@ -241,8 +241,8 @@ def _print_table(folder: RunFolder, recipe: Recipe, results: dict[str, Any], acc
         "",
         f"| {'run':30} | method        | test error | top-1 | top-5 |    NLL | images |",
         f"| {'-' * 30} | ------------- | ---------- | ----- | ----- | ------ | ------ |",
-        f"| {folder.name:30} | {recipe.mix:13} | {test['error']:10.2f} | {test['top1']:5.2f} | {test['top5']:5.2f} | "
-        f"{test['loss']:6.4f} | {test['count']:6} |",
+        f"| {folder.name:30} | {recipe.mix_name:13} | {test['error']:10.2f} | {test['top1']:5.2f} | "
+        f"{test['top5']:5.2f} | {test['loss']:6.4f} | {test['count']:6} |",
         f"epoch {results['best_epoch']} of {results['epochs']} ({chosen}), {results['weights']} weights",
         f"{folder.path}/: model.safetensors, recipe.yaml, summary.csv, curves.png, results.json",
     ]
