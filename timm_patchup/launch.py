@@ -10,14 +10,16 @@ import os
 import runpy
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from .cli.command import report
 from .cli.for_timm import for_timm
-from .cli.recipe_flags import add_mix_flags, mix_values, one_or_several
+from .cli.recipe_flags import add_mix_flags, mix_values, named_recipe, one_or_several
 from .core import plugin
 from .core.method import list_methods
+from .core.outside import import_methods
 from .errors import Failed, UserError
 from .recipe import Recipe, load_recipe
 from .recipe.schema import override, without_retired
@@ -81,6 +83,9 @@ def _parse_with_mix(parse_args: Callable[..., Any]) -> Callable[..., Any]:
         if done or "--model" not in self._option_string_actions:
             return parse_args(self, *args, **kwargs)
         done = True
+        named_recipe(args[0] if args else kwargs.get("args") or sys.argv[1:])  # so that settings from outside are flags
+        with suppress(UserError):  # reported with the flags
+            import_methods(self._defaults.get("mix"))
         keys = add_mix_flags(
             self.add_argument_group("PatchUp", "mixing inside the network (timm_patchup)"), default=None
         )
@@ -129,6 +134,7 @@ def _configure(namespace: argparse.Namespace, defaults: dict[str, Any]) -> None:
         raise UserError(f"--mix or --recipe is missing: choose a method from {', '.join(list_methods())}")
     flags = {key: getattr(namespace, key) for key in defaults if getattr(namespace, key) != defaults[key]}
     values = override({key: value for key, value in defaults.items() if value is not None}, mix_values(flags))
+    import_methods(values["mix"])
     recipe = Recipe.from_dict(mix_values(values))
     weights = {} if recipe.mix_weights is None else {"weights": recipe.mix_weights}
     splits, seed = getattr(namespace, "aug_splits", 0) or 1, getattr(namespace, "seed", 0)

@@ -1,4 +1,4 @@
-"""Every loss that timm offers, found in the installed release: short form, general form or refusal, never a wrong one.
+"""Every loss of the installed timm: it has the short form, the general form or is refused, never a wrong form.
 
 The one that compares augmentation splits is tested in ``test_splits.py``.
 """

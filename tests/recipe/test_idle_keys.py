@@ -15,7 +15,7 @@ from timm_patchup.recipe.compose import read_resolved
 IN_MEMORY = "on small images cropped from padding: crop_padding none takes timm's random crop"
 # What disables the key, a value other than its default, the reason, and what makes the key effective.
 CASES: dict[str, tuple[dict[str, Any], Any, str, dict[str, Any]]] = {
-    "split_seed": ({"val_fraction": 0}, 3, "without val_fraction, train_per_class and limit", {"limit": 99}),
+    "split_seed": ({"val_fraction": 0}, 3, "without val_fraction, test_fraction, train_per_class", {"limit": 99}),
     "crop_pct": ({"crop_padding": 4}, 0.9, IN_MEMORY, {"crop_padding": None}),
     "crop_mode": ({"crop_padding": 4}, "squash", IN_MEMORY, {"crop_padding": None}),
     "train_interpolation": ({"crop_padding": 4}, "random", IN_MEMORY, {"crop_padding": None}),
@@ -23,9 +23,14 @@ CASES: dict[str, tuple[dict[str, Any], Any, str, dict[str, Any]]] = {
     "ratio": ({"crop_padding": 0}, [1.0, 1.0], IN_MEMORY, {"crop_padding": None}),
     "color_jitter": ({"aa": "original"}, 0.4, "next to aa, as in timm: set color_jitter to 0", {"aa": "3a"}),
     "aug_splits": ({}, 3, "without aa or color_jitter: all splits would be the same", {"aa": "augmix-m3-w3"}),
+    "aug_repeats": ({"crop_padding": 4}, 3, IN_MEMORY, {"crop_padding": None}),
+    "bce_sum": ({}, True, "with the loss cross_entropy: it needs bce", {"loss": "bce"}),
+    "bce_target_thresh": ({}, 0.2, "with the loss cross_entropy: it needs bce", {"loss": "bce"}),
     "remode": ({}, "const", "without reprob", {"reprob": 0.1}),
     "recount": ({}, 2, "without reprob", {"reprob": 0.1}),
     "momentum": ({"opt": "adamw"}, 0.8, "with the optimizer adamw, which has no momentum", {"opt": "sgd"}),
+    "pretrained_path": ({}, "weights.safetensors", "without pretrained", {"pretrained": True}),
+    "layer_decay": ({"sched": "none"}, 0.7, "with the schedule none", {"sched": "cosine"}),
     "filter_bias_and_bn": ({"weight_decay": 0}, False, "without weight_decay", {"weight_decay": 0.1}),
     "opt_eps": ({"opt": "sgd"}, 0.1, "with the optimizer sgd, which has no eps", {"opt": "adamw"}),
     "opt_betas": ({"opt": "sgd"}, [0.9, 0.99], "with the optimizer sgd, which has no betas", {"opt": "adamw"}),
@@ -42,7 +47,7 @@ CASES: dict[str, tuple[dict[str, Any], Any, str, dict[str, Any]]] = {
     "model_ema_decay": ({}, 0.9, "without model_ema", {"model_ema": True}),
     "model_ema_warmup": ({}, True, "without model_ema", {"model_ema": True}),
     "amp_dtype": ({}, "float16", "without amp", {"amp": True}),
-    "eval_metric": ({"val_fraction": 0}, "loss", "without val_fraction", {"val_fraction": 0.2}),
+    "eval_metric": ({"val_fraction": 0}, "loss", "without val_fraction", {"select_split": "val"}),
 }
 
 

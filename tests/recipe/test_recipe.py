@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.recipes import load_complete
 from timm_patchup.cli.for_timm import for_timm
 from timm_patchup.cli.recipe_flags import add_recipe_flags, given_keys
 from timm_patchup.core.method import list_methods, make_method, method_settings
@@ -43,7 +44,7 @@ def test_every_name_resolves_and_validates() -> None:
 @pytest.mark.parametrize("benchmark", list_benchmarks())
 def test_model_and_method_of_every_recipe_fit(benchmark: str) -> None:
     for method in list_recipe_methods():
-        assert model_problems(load_recipe(f"{benchmark}_{method}")) == []
+        assert model_problems(load_complete(f"{benchmark}_{method}")) == []
 
 
 def test_every_file_is_used_and_names_no_unknown_part() -> None:

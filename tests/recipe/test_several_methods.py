@@ -18,7 +18,9 @@ from timm_patchup.recipe.compose import read_resolved
 
 BOTH: dict[str, Any] = {"mix": ["hard_patchup", "cutmix"]}
 SET: dict[str, Any] = {"mix_weights": [2, 1], "mix_prob": "5e-1", "mix_settings": {"cutmix": {"alpha": "2e-1"}}}
-EXPECTED = OneOf([HardPatchUp(prob=0.5), CutMix(prob=0.5, alpha=0.2)], weights=(2.0, 1.0))
+# Sites and blocks are those of the benchmark's network.
+HARD = HardPatchUp(prob=0.5, sites=("input", "stem", "stage1", "stage2"), block_size=(7, 5, 5, 3))
+EXPECTED = OneOf([HARD, CutMix(prob=0.5, alpha=0.2)], weights=(2.0, 1.0))
 
 
 def parsed(*words: str) -> dict[str, Any]:
@@ -85,7 +87,7 @@ def test_overrides_win_over_what_they_override(tmp_path: Path) -> None:
     assert load_recipe(path, {"mix_prob": 0.3}).mix_settings["cutmix"]["alpha"] == 0.2, "the rest stays"
     assert load_recipe(path, {"mix": ["hard_patchup", "cutmix"]}).method == EXPECTED, "the same methods stay"
     other = load_recipe(path, {"mix": ["cutmix", "mixup"]})
-    assert (other.mix_weights, other.mix_settings["cutmix"]) == ([1.0, 1.0], {"alpha": 1.0, "prob": 1.0})
+    assert (other.mix_weights, other.mix_settings["cutmix"]) == ([1.0, 1.0], {"alpha": 1.0, "prob": 0.4})
     assert load_recipe(path, {"mix": "cutmix"}) == load_recipe("fashion_mini_cutmix"), "back to one"
     (tmp_path / "own.yaml").write_text("include: [imagenet_hard_patchup]\nmix: [hard_patchup, cutmix]\n")
     assert load_recipe(tmp_path / "own.yaml") == load_recipe("imagenet_none", BOTH), "not hard PatchUp's 0.6 for both"

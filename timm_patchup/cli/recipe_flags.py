@@ -13,7 +13,7 @@ import yaml
 from timm.utils import ParseKwargs
 
 from ..core.method import list_methods, method_settings
-from ..core.settings import Setting, plain, settings_of
+from ..core.settings import AUTO, Setting, plain, settings_of
 from ..errors import UserError
 from ..recipe import Recipe, load_recipe
 from ..recipe.compose import DEFAULT
@@ -105,6 +105,7 @@ def _add(group: Any, key: Setting, text: str, *, prefix: str = "", several: bool
         group.add_argument(flag, nargs="*", action=ParseKwargs, metavar="KEY=VALUE", **options)
     else:
         metavar = "{" + ",".join(key.choices) + "}" if key.choices else _metavar(key)
+        metavar = f"{metavar[:-1]},X}}" if key.choices and key.takes_several else metavar
         nargs = {"nargs": "+"} if several or key.takes_several else {}
         text_type = _text_or_none if key.optional else str
         group.add_argument(
@@ -140,7 +141,15 @@ def named_recipe(words: Sequence[str]) -> Recipe:
 def given_keys(namespace: argparse.Namespace) -> dict[str, Any]:
     """Return the keys of a recipe that were given as flags."""
     given = vars(namespace)
-    return mix_values({name: given[name] for name in list_keys() if name in given})
+    keys = settings_of(Recipe)
+    own = {name: given[name] for name in list_keys() if name in given}
+    return mix_values({name: _one_or_several(keys[name], own[name]) if name in keys else own[name] for name in own})
+
+
+def _one_or_several(key: Setting, value: Any) -> Any:
+    """Return a single word that a key also takes by itself, such as ``auto``, without its list."""
+    single = isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
+    return value[0] if single and value[0] in (key.choices or ()) + (AUTO,) * key.auto else value
 
 
 def mix_values(flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from torch import nn
 from .method import make_method
 from .mixer import Mixer
 from .one_of import make_methods
+from .outside import import_methods
 from .settings import check_value
 
 
@@ -61,7 +62,8 @@ def create_mixer(
     """Make a mixer for a model from the name of a method, or from those of several.
 
     Args:
-        name: one of ``list_methods()``, or a list of them, of which one is chosen per batch.
+        name: one of ``list_methods()`` or ``"package.module:Name"``, which is imported; or a list of them, of which
+            one is chosen per batch.
         model: a timm model, before torch.compile or any distributed wrapper.
         num_classes: number of classes; None takes ``model.num_classes``.
         label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
@@ -77,6 +79,7 @@ def create_mixer(
         >>> mix = create_mixer("hard_patchup", model, gamma=0.4)
         >>> mix = create_mixer(["hard_patchup", "cutmix"], model, weights=[2, 1], hard_patchup={"gamma": 0.4})
     """
+    import_methods(name)
     method = make_methods(name, **settings)
     return Mixer(
         model, method, num_classes=num_classes, label_smoothing=label_smoothing, seed=seed, num_splits=num_splits

@@ -37,6 +37,7 @@ from .probe import probe, saliency
 from .seeding import Stream
 from .settings import check_value
 from .sites import Site, resolve_sites
+from .tokens import check_readable
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ class Mixer:
             sites |= own
             self._turns.append((member, tuple(own)))
         self.sites = list(sites.values())
+        check_readable(model, self.sites)
         self.mixup_enabled = True
         self._batch: _Batch | None = None
         self._paused = 0

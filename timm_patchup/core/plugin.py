@@ -18,6 +18,7 @@ from .create import PatchUp
 from .method import Method
 from .mixer import Mixer
 from .one_of import make_methods
+from .outside import import_methods
 from .task import DISTILLATION, MixTask, TaskMixing, timm_tasks
 
 _MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed", "num_splits")
@@ -47,7 +48,8 @@ def register(mix: str | Sequence[str] | None = None, **settings: Any) -> None:
     without it.
 
     Args:
-        mix: one of ``list_methods()``, or a list of them; None or "none" leaves classification tasks as they are.
+        mix: one of ``list_methods()`` or ``"package.module:Name"``, or a list of them; None or "none" leaves
+            classification tasks as they are.
         **settings: settings of the method that differ from its defaults, as for ``create_mixer``, and num_classes,
             label_smoothing, seed or num_splits of the mixer.
 
@@ -62,6 +64,7 @@ def register(mix: str | Sequence[str] | None = None, **settings: Any) -> None:
     if mix is None and settings:
         raise UserError(f"settings need a method: register(mix=NAME, {', '.join(settings)}=...)")
     arguments = {name: settings.pop(name) for name in _MIXER_ARGUMENTS if name in settings}
+    import_methods(mix)
     method = None if mix is None else make_methods(mix, **settings)
     _configured = None if method is None or mix == "none" else _Configured(method, arguments)
     setattr(timm.data, PatchUp.__name__, PatchUp)
@@ -89,6 +92,8 @@ def _configured_mixer(init: Callable[..., None], args: tuple[Any, ...], kwargs: 
     _, model, *_ = inspect.signature(init).bind(None, *args, **kwargs).arguments.values()
     try:
         return Mixer(model, _configured.method, **_configured.arguments)
+    except UserError:
+        raise
     except (TypeError, ValueError) as error:
         raise MixSettingsError(str(error)) from error
 

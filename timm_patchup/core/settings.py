@@ -14,6 +14,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..errors import NoEffect, UserError, WrongType, nearest
 
+AUTO = "auto"  # a value that is found out later, for settings that allow it
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -29,6 +31,7 @@ class Setting:
         above: the value must be greater.
         below: the value must be smaller.
         fixed: whether it may not change when a run is resumed.
+        auto: whether the word ``auto`` is allowed, too.
         idle: takes the dataclass and returns why the setting has no effect next to its other values, as the end of
             the sentence "NAME has no effect ...", or None if it has one. Declared here, it is refused if it is changed
             all the same.
@@ -43,6 +46,7 @@ class Setting:
     above: float | None = None
     below: float | None = None
     fixed: bool = True
+    auto: bool = False
     idle: Callable[[Any], str | None] | None = None
 
     @property
@@ -72,7 +76,9 @@ class Setting:
         """What is allowed, in a few words for tables, such as ``"a number in [0, 1]"`` or ``"hard, soft"``."""
         words = [self._words(kind) for kind in self.types if not (self.takes_one and get_origin(kind) in (list, tuple))]
         several = [" or a list of them"] if self.takes_one and self.takes_several else []
-        return "".join([*words, *several, *([" or none"] if self.optional else [])])
+        return "".join(
+            [*words, *several, *([" or none"] if self.optional else []), *([" or auto"] if self.auto else [])]
+        )
 
     def _words(self, kind: Any) -> str:
         if get_origin(kind) is Literal:
@@ -97,6 +103,8 @@ class Setting:
         name = called or self.name
         if value is None and self.optional:
             return None
+        if self.auto and isinstance(value, str) and value == AUTO:
+            return AUTO
         is_several = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
         for kind in self.types:
             if get_origin(kind) in (list, tuple) and (is_several or not self.takes_one):
@@ -176,6 +184,7 @@ def setting(
     above: float | None = None,
     below: float | None = None,
     fixed: bool = True,
+    auto: bool = False,
     idle: Callable[[Any], str | None] | None = None,
 ) -> Any:
     """Declare a field of a dataclass as a setting; the arguments are those of ``Setting``.
@@ -183,7 +192,8 @@ def setting(
     Example:
         >>> alpha: float = setting(2.0, "lam ~ Beta(alpha, alpha)", above=0)
     """
-    known = {"help": help, "low": low, "high": high, "above": above, "below": below, "fixed": fixed, "idle": idle}
+    limits = {"low": low, "high": high, "above": above, "below": below}
+    known = {"help": help, **limits, "fixed": fixed, "auto": auto, "idle": idle}
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: type(default)(default), metadata={"setting": known})
     return field(default=default, metadata={"setting": known})
@@ -236,7 +246,7 @@ class Checked:
         reasons = {
             name: declared.idle(self)
             for name, declared in settings_of(type(self)).items()
-            if declared.idle is not None and getattr(self, name) != declared.default
+            if declared.idle is not None and getattr(self, name) not in (declared.default, AUTO)
         }
         return {name: why for name, why in reasons.items() if why}
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from ..data.batches import EvaluationBatches
 from ..data.images import EVALUATION, SampleKey, open_images
 from ..data.loader import batch_loader, fingerprint
-from ..data.source import Source, open_source
+from ..data.source import Source, open_test
 from ..data.splits import take_stratified
 from ..errors import DataError
 from ..recipe.parts import DataSpec, ImageSpec
@@ -96,10 +96,9 @@ def load_images(
     Raises:
         DataError: the data is missing, or has fewer than two classes.
     """
-    source = open_source(data, data.val_split, data_dir)
-    rows = np.arange(len(source.labels))
+    source, rows = open_test(data, data_dir)
     if limit is not None:
-        rows = take_stratified(source.labels, limit, seed=data.split_seed)
+        rows = rows[take_stratified(source.labels[rows], limit, seed=data.split_seed)]
     classes = np.unique(source.labels[rows])
     if len(classes) < 2:
         raise DataError(

@@ -37,6 +37,8 @@ _FILES = {
     "results.json": "the test results, and which weights were tested",
     "curves.png": "a plot of summary.csv",
 }
+_CONFUSION = {"confusion.png": "the confusion matrix of the test, which is in results.json"}
+_MAX_CLASSES_NAMED = 100
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,12 @@ class Facts:
     def dataset_title(self) -> str:
         if self.recipe.dataset == "fashion_mini":
             return "the part of Fashion-MNIST in timm_patchup"
-        return self.dataset_id or "local data"
+        is_path = re.search(r"[/\\]", self.recipe.dataset)
+        return self.dataset_id or ("local data" if is_path else f"images of its author, `{self.recipe.dataset}`")
+
+    @property
+    def is_confusion_known(self) -> bool:
+        return bool(self.results.get("confusion"))
 
 
 def make_card(facts: Facts) -> str:
@@ -128,12 +135,18 @@ def _introduction(facts: Facts) -> str:
     average = (
         "the exponential moving average (EMA)" if "EMA" in weights else "those of the model itself, without averaging"
     )
-    start = f", starting from [{facts.base_model}](https://huggingface.co/{facts.base_model})"
+    start = ""
+    if facts.base_model:
+        start = f", starting from [{facts.base_model}](https://huggingface.co/{facts.base_model})"
+    elif recipe.pretrained_path is not None:
+        start = f", starting from the weights in a local file, `{recipe.pretrained_path}`"
+    labels = facts.config.get("label_names") or []
+    classes = f" Its {len(labels)} classes: {', '.join(labels)}." if 0 < len(labels) <= _MAX_CLASSES_NAMED else ""
     return (
         f"# {facts.name}\n\n"
         f"`{facts.config['architecture']}`, {facts.results['parameters']:,} parameters, trained {how} on "
-        f"{facts.dataset_title}{start if facts.base_model else ''}, with "
-        f"[timm](https://github.com/huggingface/pytorch-image-models) and `timm_patchup`.\n\n"
+        f"{facts.dataset_title}{start}, with "
+        f"[timm](https://github.com/huggingface/pytorch-image-models) and `timm_patchup`.{classes}\n\n"
         f"Weights: {average}, after epoch {facts.results['best_epoch']} of {facts.results['epochs']} "
         f"({'the best on held-out images' if facts.results['chosen_on'] == 'validation' else 'the last epoch'})."
     )
@@ -168,8 +181,11 @@ def _scores(facts: Facts) -> str:
     rows.append(
         f"| {test['error']:.2f} | {test['top1']:.2f} | {test['top5']:.2f} | {test['loss']:.4f} | {test['count']} |"
     )
-    text = f"## Results\n\n{part} the split `{recipe.val_split}`, evaluated once.\n\n" + "\n".join(rows)
-    text += "\n\n![curves](curves.png)"
+    images = f"the split `{recipe.val_split}`"
+    if recipe.test_fraction:
+        images = f"a stratified {recipe.test_fraction:.0%} of the images, set apart before training"
+    text = f"## Results\n\n{part} {images}, evaluated once.\n\n" + "\n".join(rows)
+    text += "\n\n![curves](curves.png)" + "\n\n![confusion](confusion.png)" * facts.is_confusion_known
     page = _deeper(facts.evaluation)
     figures = [f"![{PurePosixPath(name).stem}]({name})" for name in facts.report if name.endswith((".png", ".svg"))]
     tables = [f"- [{name}]({name})" for name in facts.report if not name.endswith((".png", ".svg"))]
@@ -207,6 +223,7 @@ def _method_row(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def _files(facts: Facts) -> str:
-    rows = [f"| `{name}` | {what} |" for name, what in _FILES.items()]
+    files = _FILES | (_CONFUSION if facts.is_confusion_known else {})
+    rows = [f"| `{name}` | {what} |" for name, what in files.items()]
     rows += ["| `report/` | tables and figures of the evaluation |"] if facts.report else []
     return "## Files\n\n| file | content |\n| --- | --- |\n" + "\n".join(rows)

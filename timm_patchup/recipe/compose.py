@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from ..core.method import INPUT, PAPER_SITES, list_methods, method_settings, method_type
+from ..core.outside import import_methods
 from ..errors import UserError, nearest
 from .schema import MIX_PREFIX, Recipe, override, without_retired
 
@@ -56,6 +57,8 @@ def list_recipes() -> list[str]:
 def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """Return the recipe of a name or a YAML file, with some keys overridden.
 
+    A method from outside (``mix: package.module:Name``) is imported: give only files of your own.
+
     Args:
         source: a name of ``list_recipes()``, or the path of a file, such as the recipe.yaml of a run.
         overrides: flat keys that replace those of the recipe. Another ``mix`` comes with its own settings, another
@@ -84,6 +87,7 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
         chosen = overrides["mix_sites"] or PAPER_SITES
         keys.values.update(_at_sites(keys.values, chosen))  # the block sizes of other sites
     keys.values.pop(SITES, None)
+    import_methods(keys.values.get("mix"))
     return Recipe.from_dict(override(keys.values, overrides))
 
 

@@ -38,6 +38,11 @@ def optimizer_has(what: str) -> Idle:
     return idle
 
 
+def loss_is(name: str) -> Idle:
+    """Idle with all losses but this one."""
+    return lambda recipe: None if recipe.loss == name else f"with the loss {recipe.loss}: it needs {name}"
+
+
 def in_memory(recipe: Any) -> str | None:
     if recipe.crop_padding is None:
         return None
@@ -52,7 +57,12 @@ def nothing_augments(recipe: Any) -> str | None:
     return None if recipe.aa or recipe.color_jitter else "without aa or color_jitter: all splits would be the same"
 
 
+def nothing_chosen(recipe: Any) -> str | None:
+    chosen = recipe.val_fraction or recipe.select_split is not None
+    return None if chosen else "without val_fraction or select_split: no epoch is chosen"
+
+
 def nothing_drawn(recipe: Any) -> str | None:
-    if recipe.val_fraction or recipe.train_per_class or recipe.limit:
+    if recipe.val_fraction or recipe.test_fraction or recipe.train_per_class or recipe.limit:
         return None
-    return "without val_fraction, train_per_class and limit: all samples are used"
+    return "without val_fraction, test_fraction, train_per_class and limit: all samples are used"

@@ -7,20 +7,24 @@ exceptions: ``batch_size`` is the whole batch of one update, whatever the number
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
 from ..core.method import Method, list_methods, method_settings
 from ..core.one_of import OneOf, make_methods, read_methods
-from ..core.settings import Checked, raise_together, setting, settings_of
+from ..core.outside import is_unknown_outside
+from ..core.settings import AUTO, Checked, raise_together, setting, settings_of
 from ..errors import NoEffect, UserError, nearest
 from .idle import (
     DECAYING,
     SCHEDULED,
     in_memory,
+    loss_is,
     next_to_aa,
     nothing_augments,
+    nothing_chosen,
     nothing_drawn,
     optimizer_has,
     schedule_is,
@@ -37,33 +41,43 @@ class Recipe(Checked):
     """One experiment: data, images, model, method, optimizer, schedule, run."""
 
     # Dataset
-    dataset: str = setting("fashion_mini", "hfds/OWNER/NAME on the Hub, or fashion_mini, which is in the package")
+    dataset: str = setting(
+        "fashion_mini", "hfds/OWNER/NAME on the Hub, fashion_mini (in the package), or a name for data_dir", auto=True
+    )
     dataset_config: str | None = setting(None, "configuration of a Hub dataset that has several")
-    train_split: str = setting("train", "split to train on")
-    val_split: str = setting("test", "split the finished model is tested on, once")
-    val_fraction: float = setting(0.1, "share of the train split held out to choose the best epoch", low=0, high=0.9)
+    train_split: str = setting("train", "split to train on", auto=True)
+    val_split: str = setting("test", "split the finished model is tested on, once", auto=True)
+    val_fraction: float = setting(
+        0.1, "share of the train split held out to choose the best epoch", low=0, high=0.9, auto=True
+    )
+    select_split: str | None = setting(
+        None, "split that chooses the best epoch, instead of a share of the train split", auto=True
+    )
+    test_fraction: float = setting(
+        0.0, "share of the train split set apart as the test set, for data without one", low=0, high=0.9, auto=True
+    )
     split_seed: int = setting(
         0, "seed of the held-out share and of every subset, the same for all runs", low=0, idle=nothing_drawn
     )
-    input_key: str = setting("image", "column of the images")
-    target_key: str = setting("label", "column of the labels")
-    num_classes: int = setting(10, "number of classes", low=1)
+    input_key: str = setting("image", "column of the images", auto=True)
+    target_key: str = setting("label", "column of the labels", auto=True)
+    num_classes: int = setting(10, "number of classes", low=1, auto=True)
     train_per_class: int | None = setting(None, "train on this many images per class, for scarce data", low=1)
     limit: int | None = setting(None, "use this many samples of each split, for a quick trial run", low=1)
     workers: int = setting(0, "loader processes per training process", low=0, fixed=False)
     # Images and augmentation
-    input_size: list[int] = setting([3, 32, 32], "channels, height, width", low=1)
-    mean: list[float] = setting([0.5, 0.5, 0.5], "mean per channel", low=0, high=1)
-    std: list[float] = setting([0.5, 0.5, 0.5], "standard deviation per channel", above=0)
+    input_size: list[int] = setting([3, 32, 32], "channels, height, width", low=1, auto=True)
+    mean: list[float] = setting([0.5, 0.5, 0.5], "mean per channel", low=0, high=1, auto=True)
+    std: list[float] = setting([0.5, 0.5, 0.5], "standard deviation per channel", above=0, auto=True)
     crop_pct: float = setting(
-        1.0, "share of the image that the evaluated centre crop covers", above=0, high=1, idle=in_memory
+        1.0, "share of the image that the evaluated centre crop covers", above=0, high=1, auto=True, idle=in_memory
     )
     crop_mode: Literal["center", "squash", "border"] = setting(
-        "center", "how evaluated images are resized and cropped, as in timm", idle=in_memory
+        "center", "how evaluated images are resized and cropped, as in timm", auto=True, idle=in_memory
     )
-    interpolation: Literal["nearest", "bilinear", "bicubic"] = setting("bilinear", "how images are resized")
+    interpolation: Literal["nearest", "bilinear", "bicubic"] = setting("bilinear", "how images are resized", auto=True)
     train_interpolation: Literal["nearest", "bilinear", "bicubic", "random"] = setting(
-        "bilinear", "how timm's random crop resizes", idle=in_memory
+        "bilinear", "how timm's random crop resizes", auto=True, idle=in_memory
     )
     crop_padding: int | None = setting(
         None, "small images: decoded once, kept as bytes and cropped from this padding; none for timm's crop", low=0
@@ -88,10 +102,25 @@ class Recipe(Checked):
         "pixel", "what random erasing fills with", idle=without("reprob")
     )
     recount: int = setting(1, "rectangles of random erasing", low=1, idle=without("reprob"))
+    aug_repeats: int = setting(
+        0,
+        "times each image is in a batch, augmented anew, as in timm; 0 and 1 are the same",
+        low=0,
+        idle=in_memory,
+    )
     # Model
     model: str = setting("preactresnet8", "a model of timm's registry")
     model_kwargs: dict[str, Any] = setting({}, "more arguments of the model")
     pretrained: bool = setting(False, "start from timm's pretrained weights")
+    pretrained_path: str | None = setting(
+        None, "local file to read the pretrained weights from; a run records its name only", idle=without("pretrained")
+    )
+    head_init: Literal["timm", "zero"] = setting(
+        "timm", "how the classifier starts: as timm initialises it, or at zero"
+    )
+    freeze: list[str] | None = setting(
+        None, "modules whose parameters are not trained, as timm.utils.freeze takes them"
+    )
     drop: float = setting(0.0, "dropout before the classifier", low=0, high=1)
     drop_path: float | None = setting(None, "stochastic depth, for models that have it", low=0, high=1)
     grad_checkpointing: bool = setting(False, "recompute activations in the backward pass")
@@ -105,6 +134,13 @@ class Recipe(Checked):
     loss: Literal["cross_entropy", "bce", "bce_softmax", "jsd"] = setting(
         "cross_entropy", "loss on soft targets; bce_softmax is the authors', jsd AugMix's, which compares aug_splits"
     )
+    bce_sum: bool = setting(False, "sum bce over the classes instead of the mean, as in timm", idle=loss_is("bce"))
+    bce_target_thresh: float | None = setting(
+        None, "bce: targets above this are 1, others 0, as in timm", low=0, below=1, idle=loss_is("bce")
+    )
+    class_weight: Literal["balanced"] | list[float] | None = setting(
+        None, "weight of each class in the loss: a list, or balanced for the inverse of its training images", low=0
+    )
     # Optimizer
     batch_size: int = setting(100, "the whole batch of one update, over all processes and accumulation steps", low=1)
     grad_accum_steps: int = setting(1, "micro-batches per update and process", low=1)
@@ -115,6 +151,13 @@ class Recipe(Checked):
     weight_decay: float = setting(1e-4, "weight decay", low=0)
     filter_bias_and_bn: bool = setting(
         True, "no weight decay for biases and norms, as in timm", idle=without("weight_decay")
+    )
+    layer_decay: float | None = setting(
+        None,
+        "factor of the rate from each layer group to the one below it, as in timm",
+        above=0,
+        high=1,
+        idle=schedule_is(*SCHEDULED),
     )
     opt_eps: float | None = setting(None, "epsilon of the optimizer", above=0, idle=optimizer_has("eps"))
     opt_betas: list[float] | None = setting(None, "betas of the optimizer", low=0, high=1, idle=optimizer_has("betas"))
@@ -154,7 +197,7 @@ class Recipe(Checked):
         "reduce", "norm statistics after each epoch: the mean over the processes, or those of the first"
     )
     val_interval: int = setting(1, "epochs between two validations; the last is always validated", low=1)
-    eval_metric: Literal["top1", "loss"] = setting("top1", "what makes an epoch the best", idle=without("val_fraction"))
+    eval_metric: Literal["top1", "loss"] = setting("top1", "what makes an epoch the best", idle=nothing_chosen)
     checkpoint_steps: int = setting(
         0, "updates between two checkpoints, besides those of each epoch; 0 for epochs only", low=0, fixed=False
     )
@@ -177,6 +220,8 @@ class Recipe(Checked):
     def _resolve_method(self, settings: Mapping[str, Any]) -> None:
         """Write out defaults: a resolved recipe states all that was used, even if defaults change later."""
         mix = self.mix[0] if isinstance(self.mix, list) and len(self.mix) == 1 else self.mix
+        if self._unknown_outside(mix):
+            return  # a recipe that is merely read imports nothing; its settings stay as they are
         method = read_methods(mix, settings, weights=self.mix_weights, prefix=MIX_PREFIX)
         object.__setattr__(self, "mix", mix)
         if isinstance(method, OneOf):
@@ -185,6 +230,10 @@ class Recipe(Checked):
             object.__setattr__(self, "mix_settings", each)
         else:
             object.__setattr__(self, "mix_settings", dict(sorted(method.settings().items())))
+
+    @staticmethod
+    def _unknown_outside(mix: Any) -> bool:
+        return any(map(is_unknown_outside, mix if isinstance(mix, list) else [mix]))
 
     @property
     def method(self) -> Method:
@@ -195,7 +244,9 @@ class Recipe(Checked):
     @property
     def methods(self) -> dict[str, dict[str, Any]]:
         """The settings of each method by its name: one, or several of which one is chosen per batch."""
-        return {self.mix: self.mix_settings} if isinstance(self.mix, str) else self.mix_settings
+        if isinstance(self.mix, str):
+            return {self.mix: self.mix_settings}
+        return {name: self.mix_settings.get(name, {}) for name in self.mix}
 
     @property
     def mix_name(self) -> str:
@@ -205,7 +256,7 @@ class Recipe(Checked):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
         """Make a recipe from flat keys; raise UserError with everything that is wrong with them."""
-        known, known_settings = settings_of(cls), list_mix_settings()
+        known, known_settings, own = settings_of(cls), list_mix_settings(), cls._unknown_outside(values.get("mix"))
         taken: dict[str, Any] = {}
         settings: dict[str, Any] = {}
         problems: list[str] = []
@@ -217,7 +268,7 @@ class Recipe(Checked):
                     settings |= value
                 else:
                     problems.append(f"{name} must be a mapping of methods to their settings, got {value!r}")
-            elif name.removeprefix(MIX_PREFIX) in known_settings and name.startswith(MIX_PREFIX):
+            elif name.startswith(MIX_PREFIX) and (own or name.removeprefix(MIX_PREFIX) in known_settings):
                 settings[name.removeprefix(MIX_PREFIX)] = value
             else:
                 problems.append(f"unknown key {name!r}{nearest(name, list_keys())}")
@@ -253,14 +304,23 @@ class Recipe(Checked):
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.to_dict(), sort_keys=False, default_flow_style=None, width=100)
 
+    @property
+    def unresolved(self) -> list[str]:
+        """The keys that are still ``auto``: what they stand for follows from the data and the model."""
+        return [name for name, known in settings_of(Recipe).items() if known.auto and getattr(self, name) == AUTO]
+
     def differences(self, other: "Recipe") -> list[str]:
-        """Return the keys that affect the result and in which two recipes differ."""
-        mine, theirs = self.to_dict(), other.to_dict()
+        """Return the keys that affect the result and in which two recipes differ; ``auto`` agrees with any value."""
+        mine, theirs = _comparable(self), _comparable(other)
         names = [name for name in (mine | theirs) if name not in KEYS_FREE_TO_CHANGE_ON_RESUME]
-        return [name for name in names if mine.get(name) != theirs.get(name)]
+        open_keys = {*self.unresolved, *other.unresolved}
+        return [name for name in names if name not in open_keys and mine.get(name) != theirs.get(name)]
 
     def contradictions(self) -> list[str]:
-        problems = image_contradictions(self.input_size, self.mean, self.std)
+        shapes = {"input_size", "mean", "std"}
+        problems = []
+        if not shapes & set(self.unresolved):
+            problems += image_contradictions(self.input_size, self.mean, self.std)
         for name in ("scale", "ratio"):
             low_high = getattr(self, name)
             if len(low_high) != 2 or low_high[0] > low_high[1]:
@@ -277,7 +337,27 @@ class Recipe(Checked):
             problems.append(f"decay_milestones must increase, got {self.decay_milestones}")
         if self.warmup_epochs and self.warmup_epochs >= self.epochs and not self.warmup_prefix:
             problems.append(f"warmup_epochs {self.warmup_epochs} must be fewer than epochs {self.epochs}")
+        if self.select_split not in (None, AUTO) and self.val_fraction not in (0, AUTO):
+            problems.append(f"select_split {self.select_split} chooses the best epoch: set val_fraction to 0")
+        return problems + self._class_weight_problems()
+
+    def _class_weight_problems(self) -> list[str]:
+        problems = []
+        if self.class_weight is not None and self.loss in ("bce_softmax", "jsd"):
+            problems.append(f"class_weight needs the loss cross_entropy or bce, got {self.loss}")
+        weights = self.class_weight if isinstance(self.class_weight, list) else []
+        if weights and self.num_classes not in (AUTO, len(weights)):
+            problems.append(f"class_weight needs {self.num_classes} values, one per class, got {len(weights)}")
+        if weights and not any(weights):
+            problems.append("class_weight must have a weight above 0")
         return problems
+
+
+def _comparable(recipe: Recipe) -> dict[str, Any]:
+    """Return the flat keys, with the name of a file of weights in place of its path, as runs record it."""
+    flat = recipe.to_dict()
+    path = flat["pretrained_path"]
+    return flat | {"pretrained_path": path if path is None else Path(path).name}
 
 
 KEYS_FREE_TO_CHANGE_ON_RESUME = frozenset(name for name, known in settings_of(Recipe).items() if not known.fixed)
@@ -334,9 +414,10 @@ def _without_idle(values: Mapping[str, Any], keep: set[str]) -> dict[str, Any]:
 
 
 def _idle_keys(values: Mapping[str, Any]) -> set[str]:
-    """Return the keys that have no effect; none while something else is wrong with the values."""
+    """Return the keys that have no effect; none while something else is wrong with the values of a recipe's keys."""
+    known = set(list_keys())  # others, such as the sites of a network, are not those of a recipe
     try:
-        Recipe.from_dict(values)
+        Recipe.from_dict({name: value for name, value in values.items() if name in known})
     except NoEffect as error:
         return set(error.names)
     except UserError:

@@ -1,7 +1,8 @@
 """The folder of a run: its files, its state, and its lock.
 
-``recipe.yaml``, ``summary.csv``, ``results.json``, ``curves.png``, ``model.safetensors`` and ``checkpoints/``. Files
-are written under a temporary name and renamed, so that a reader never sees a partial one. None contains a path.
+``recipe.yaml``, ``summary.csv``, ``results.json``, ``curves.png``, ``confusion.png``, ``model.safetensors`` and
+``checkpoints/``. Files are written under a temporary name and renamed, so that a reader never sees a partial one. None
+contains a path, except ``checkpoints/local.json`` (``local.py``).
 """
 
 import csv
@@ -22,7 +23,7 @@ from ..recipe.compose import read_resolved
 from ..system.files import PARTIAL, replacing, write_whole
 
 State = Literal["new", "unfinished", "finished", "foreign"]
-OWN_FILES = ("recipe.yaml", "summary.csv", "results.json", "curves.png", "model.safetensors")
+OWN_FILES = ("recipe.yaml", "summary.csv", "results.json", "curves.png", "confusion.png", "model.safetensors")
 CHECKPOINT_FILES = ("step-*", "aside-step-*", "best-*.safetensors", f"{PARTIAL}*")
 COLUMNS = ("epoch", "lr", "train_loss", "val_loss", "val_top1", "val_top5", "val_error")
 EpochRow = dict[str, float | None]
