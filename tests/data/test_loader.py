@@ -69,7 +69,10 @@ def test_whole_batches_do_not_depend_on_the_processes(count: int, world_size: in
 HEAVY = {"aa": "rand-m9-mstd0.5", "reprob": 0.5, "vflip": 0.5, "lighting": 0.1}
 
 
-@pytest.mark.parametrize("overrides", [{}, HEAVY, {"crop_padding": None, **HEAVY}, {"aa": "augmix-m3-w3"}])
+SPLITS = {"aa": "augmix-m3-w3", "aug_splits": 2}
+
+
+@pytest.mark.parametrize("overrides", [{}, HEAVY, {"crop_padding": None, **HEAVY}, {"aa": "augmix-m3-w3"}, SPLITS])
 def test_a_sample_does_not_depend_on_process_or_worker(tmp_path: Path, overrides: dict[str, object]) -> None:
     folder = write_parquet(tmp_path / "d", {"train": 40, "test": 10})
 
@@ -87,7 +90,7 @@ def test_a_sample_does_not_depend_on_process_or_worker(tmp_path: Path, overrides
         return seen
 
     alone = epoch(1, 1, 0, number=1)
-    assert len(alone) == 40
+    assert len(alone) == 40 * overrides.get("aug_splits", 1)
     assert epoch(2, 2, 2, number=1) == alone
     assert epoch(1, 1, 0, number=2).keys() != alone.keys()
 

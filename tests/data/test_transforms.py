@@ -38,7 +38,8 @@ def test_lighting_shifts_colors_along_the_principal_axes() -> None:
 def test_order_of_imagenet_transforms() -> None:
     recipe = load_recipe("imagenet_none")
     augmentation = Augmentation(AugmentSpec.of(recipe), ImageSpec.of(recipe), crop=True)
-    kinds = [type(step).__name__ for step in augmentation.transform.transforms]
+    steps = (augmentation.geometry, augmentation.color, augmentation.final)
+    kinds = [type(step).__name__ for part in steps for step in part.transforms]
     assert kinds == [
         "RandomResizedCropAndInterpolation",
         "RandomHorizontalFlip",

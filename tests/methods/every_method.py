@@ -19,7 +19,7 @@ from timm_patchup.core.draw import Change, Erase
 from timm_patchup.core.method import method_settings, method_type
 
 HIDDEN = ["first", "second"]
-MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed", "weights", "schedule")
+MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed", "num_splits", "weights", "schedule")
 METHODS = list_methods()
 # By name: the methods, one of which acts per batch, and their settings.
 OPTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {

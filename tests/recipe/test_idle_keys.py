@@ -29,6 +29,7 @@ CASES: dict[str, tuple[dict[str, Any], Any, str, dict[str, Any]]] = {
     "scale": ({"crop_padding": 4}, [0.5, 1.0], IN_MEMORY, {"crop_padding": None}),
     "ratio": ({"crop_padding": 0}, [1.0, 1.0], IN_MEMORY, {"crop_padding": None}),
     "color_jitter": ({"aa": "original"}, 0.4, "next to aa, as in timm: set color_jitter to 0", {"aa": "3a"}),
+    "aug_splits": ({}, 3, "without aa or color_jitter: all splits would be the same", {"aa": "augmix-m3-w3"}),
     "aug_repeats": ({"crop_padding": 4}, 3, IN_MEMORY, {"crop_padding": None}),
     "bce_sum": ({}, True, "with the loss cross_entropy: it needs bce", {"loss": "bce"}),
     "bce_target_thresh": ({}, 0.2, "with the loss cross_entropy: it needs bce", {"loss": "bce"}),

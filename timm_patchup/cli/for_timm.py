@@ -60,7 +60,7 @@ def for_timm(recipe: Recipe, *, known: Collection[str], num_processes: int) -> t
         raise UserError(problems)
     values = recipe.to_dict()
     values["batch_size"] = recipe.batch_size // (num_processes * recipe.grad_accum_steps)
-    values["bce_loss"] = recipe.loss == "bce"
+    values["bce_loss"], values["jsd_loss"] = recipe.loss == "bce", recipe.loss == "jsd"
     if not recipe.sched_on_updates:
         values["decay_milestones"] = [milestone + 1 for milestone in recipe.decay_milestones]  # timm drops one early
     if recipe.dataset == "fashion_mini":

@@ -49,6 +49,24 @@ def check_batch(x: Tensor, target: Tensor) -> None:
         raise ValueError(f"target has {len(target)} rows, x has {len(x)} samples")
 
 
+def check_splits(target: Tensor, num_splits: int, *, look: bool) -> None:
+    """Raise ValueError if a batch is not made of splits: all samples once, then all of them again.
+
+    Args:
+        target: of the whole batch, (B,) or (B, K).
+        num_splits: number of splits.
+        look: whether to compare the targets, which waits for an accelerator.
+    """
+    if len(target) % num_splits:
+        raise ValueError(f"a batch of {len(target)} cannot be divided into num_splits = {num_splits} splits")
+    first, *others = target.chunk(num_splits)
+    if look and not all(torch.equal(first, other) for other in others):
+        raise ValueError(
+            f"the targets of num_splits = {num_splits} splits differ: a batch holds all samples once, then the same "
+            f"samples again for the next split"
+        )
+
+
 def check_logits(output: object) -> None:
     """Raise TypeError if the output of a model is not the tensor of its logits."""
     if not isinstance(output, Tensor):

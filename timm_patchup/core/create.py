@@ -23,6 +23,7 @@ class PatchUp(Mixer):
         label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
         seed: seed of the draws; each rank draws its own.
         schedule: what changes from epoch to epoch.
+        num_splits: number of augmentation splits in a batch, as for ``Mixer``.
         **settings: settings of ``HardPatchUp`` or ``SoftPatchUp`` (``methods/patchup.py``) that differ from the
             mode's defaults: prob, gamma, block_size, coverage, sites, mask, input_mask, objective; for soft also
             alpha.
@@ -42,11 +43,12 @@ class PatchUp(Mixer):
         label_smoothing: float = 0.0,
         seed: int = 0,
         schedule: Schedule | None = None,
+        num_splits: int = 1,
         **settings: Any,
     ) -> None:
         method = make_method(f"{check_value('mode', mode, Literal['hard', 'soft'])}_patchup", **settings)
         shared: dict[str, Any] = {"num_classes": num_classes, "label_smoothing": label_smoothing, "seed": seed}
-        super().__init__(model, method, **shared, schedule=schedule)
+        super().__init__(model, method, **shared, schedule=schedule, num_splits=num_splits)
 
 
 def create_mixer(
@@ -57,6 +59,7 @@ def create_mixer(
     label_smoothing: float = 0.0,
     seed: int = 0,
     schedule: Schedule | None = None,
+    num_splits: int = 1,
     **settings: Any,
 ) -> Mixer:
     """Make a mixer for a model from the name of a method, or from those of several.
@@ -69,6 +72,7 @@ def create_mixer(
         label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
         seed: seed of the draws; each rank draws its own.
         schedule: what changes from epoch to epoch.
+        num_splits: number of augmentation splits in a batch, as for ``Mixer``.
         **settings: settings that differ from the method's defaults. Of several methods, each that has a setting takes
             it; those of one method are a mapping under its name, and ``weights`` says how often each has its turn.
 
@@ -82,4 +86,4 @@ def create_mixer(
     import_methods(name)
     method = make_methods(name, **settings)
     shared: dict[str, Any] = {"num_classes": num_classes, "label_smoothing": label_smoothing, "seed": seed}
-    return Mixer(model, method, **shared, schedule=schedule)
+    return Mixer(model, method, **shared, schedule=schedule, num_splits=num_splits)

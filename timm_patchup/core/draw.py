@@ -48,6 +48,10 @@ class Change(Protocol):
         """Raise UserError if a change made by hand does not fit a batch of this size."""
         ...
 
+    def for_splits(self, num_splits: int) -> "Change":
+        """Return the change for a batch of that many splits of these samples, each altered alike."""
+        ...
+
 
 @dataclass(frozen=True)
 class Mix:
@@ -71,6 +75,10 @@ class Mix:
         for lam in self.lam.tolist() if isinstance(self.lam, Tensor) else [self.lam]:
             check_value("draw.lam", lam, float, low=0, high=1)
 
+    def for_splits(self, num_splits: int) -> "Mix":
+        lam = self.lam.repeat(num_splits) if isinstance(self.lam, Tensor) else self.lam
+        return replace(self, changed=_per_split(self.changed, num_splits), lam=lam)
+
 
 @dataclass(frozen=True)
 class Erase:
@@ -93,6 +101,14 @@ class Erase:
         if not isinstance(self.scale, Tensor) or self.scale.ndim:
             raise WrongType(f"draw.change.scale must be a 0-d tensor, got {self.scale!r}")
         check_value("draw.change.scale", self.scale.item(), float, low=0)
+
+    def for_splits(self, num_splits: int) -> "Erase":
+        return replace(self, changed=_per_split(self.changed, num_splits))
+
+
+def _per_split(changed: Tensor, num_splits: int) -> Tensor:
+    """Repeat masks per sample for every split; one for the batch is one for all."""
+    return changed if len(changed) == 1 else torch.cat([changed] * num_splits)
 
 
 def check_mask(changed: Any, batch_size: int) -> None:
@@ -194,6 +210,15 @@ class Draw:
         others = tuple(other.fitted(maps) for other in self.others)
         same = self.layouts == layouts and all(new is old for new, old in zip(others, self.others))
         return self if same else replace(self, layouts=layouts, others=others)
+
+    def for_splits(self, num_splits: int) -> "Draw":
+        """Return the draw for a batch of that many splits of these samples, one after the other, all altered alike."""
+        if num_splits == 1:
+            return self
+        partner = torch.cat([self.partner + split * len(self.partner) for split in range(num_splits)])
+        change = None if self.change is None else self.change.for_splits(num_splits)
+        others = tuple(other.for_splits(num_splits) for other in self.others)
+        return replace(self, partner=partner, change=change, others=others)
 
     def check_layouts(self, layouts: Sequence[FeatureMap]) -> None:
         """Raise UserError if a draw to replay was made for features of another size, which would be mixed elsewhere."""

@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 from ..errors import SiteError
 from . import sampling
-from .batch import MixedBatch, check_batch, check_logits, check_returned, mark_returned, own_target
+from .batch import MixedBatch, check_batch, check_logits, check_returned, check_splits, mark_returned, own_target
 from .criterion import (
     Criterion,
     cross_entropy,
     for_soft_targets,
     is_affine,
     refuse_double_smoothing,
+    refuse_other_splits,
     rounds_targets,
     takes_indices,
 )
@@ -50,6 +51,8 @@ class Mixer:
         label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
         seed: seed of the draws; each rank draws its own.
         schedule: what changes from epoch to epoch, which ``set_epoch`` states; None for nothing.
+        num_splits: timm's augmentation splits: a batch holds all samples that many times, one split after the other,
+            each differently augmented. All splits of a sample have one partner, mask and lam.
 
     Attributes:
         mixup_enabled: timm's switch: False leaves every following batch as it is.
@@ -70,12 +73,14 @@ class Mixer:
         label_smoothing: float = 0.0,
         seed: int = 0,
         schedule: Schedule | None = None,
+        num_splits: int = 1,
     ) -> None:
         refuse_wrapped(model)
         self.model = model
         self.method = method
         self.num_classes = check_value("num_classes", num_classes, int | None, low=1)
         self.label_smoothing = check_value("label_smoothing", label_smoothing, float, low=0, below=1)
+        self.num_splits = check_value("num_splits", num_splits, int, low=1)
         sites: dict[str, Site] = {}
         self._site_names: list[tuple[str, ...]] = []  # of each method that may act
         for member in method.members:
@@ -132,12 +137,14 @@ class Mixer:
         num_classes = self.num_classes or getattr(self.model, "num_classes", None)
         # On an accelerator, looking at labels waits for the device: there only those of the first batch are checked.
         look = target.device.type == "cpu" or self._batch is None
+        check_splits(target, self.num_splits, look=look)
         own = own_target(target, num_classes, label_smoothing=self.label_smoothing, check_labels=look)
         off = self.schedule.is_off(self._epoch or 0.0) or not self.mixup_enabled
         if self._paused or off or not self.model.training:
             draw = Draw.nothing(x)
         elif draw is None:
-            draw = self._make_draw(x, own)
+            clean = len(x) // self.num_splits  # the first split: its images and targets decide for all
+            draw = self._make_draw(x[:clean], own[:clean]).for_splits(self.num_splits)
         else:
             draw.check(len(x), [site.name for site in self.sites])
             draw = draw.fitted(self._maps_for(x))
@@ -174,6 +181,7 @@ class Mixer:
         check_logits(output)
         criterion = cross_entropy if criterion is None else criterion
         refuse_double_smoothing(self.label_smoothing, criterion)
+        refuse_other_splits(self.num_splits, criterion)
         batch = self._batch
         if batch is not None:
             check_returned(target, batch.target, batch.draw)

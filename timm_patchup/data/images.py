@@ -55,8 +55,7 @@ class MemoryImages(Dataset):
         images = self._crops(images, index, epoch)
         if self._augment is None:
             return normalize(images, self.spec), labels
-        augmented = [self._augment(image, sample, epoch) for image, (_, sample) in zip(images, keys)]
-        return torch.stack(augmented), labels
+        return by_split([self._augment(image, sample, epoch) for image, (_, sample) in zip(images, keys)], labels)
 
 
 class StoredImages(Dataset):
@@ -73,19 +72,24 @@ class StoredImages(Dataset):
         return len(self.labels)
 
     def __getitems__(self, keys: Sequence[SampleKey]) -> tuple[Tensor, Tensor]:
-        images = [self._load(epoch, sample) for epoch, sample in keys]
-        return torch.stack(images), self.labels[[sample for _, sample in keys]]
+        return by_split([self._load(epoch, sample) for epoch, sample in keys], self.labels[[key[1] for key in keys]])
 
-    def _load(self, epoch: int, sample: int) -> Tensor:
+    def _load(self, epoch: int, sample: int) -> list[Tensor]:
         image = self.source.image(self.rows[sample]).convert(self.mode)
         if epoch == EVALUATION:
-            return self._evaluate(image)
+            return [self._evaluate(image)]
         if self._augment is None:
             raise ValueError("these images have no augmentation, so they cannot be used for training")
         return self._augment(image, sample, epoch)
 
 
 Images = MemoryImages | StoredImages
+
+
+def by_split(samples: Sequence[Sequence[Tensor]], labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the images of some samples and their labels: all samples of the first split, then all of the next."""
+    splits = list(zip(*samples))
+    return torch.stack([image for split in splits for image in split]), labels.repeat(len(splits))
 
 
 def open_images(source: Source, rows: np.ndarray, images: ImageSpec, augment: AugmentSpec | None = None) -> Images:

@@ -68,7 +68,7 @@ class Augmentation:
 
     def __init__(self, augment: AugmentSpec, images: ImageSpec, *, crop: bool) -> None:
         """Create the transforms; with ``crop=False`` the image is already cropped and flipped."""
-        self.seed = augment.seed
+        self.seed, self.aug_splits = augment.seed, augment.aug_splits
         geometry, color, final = create_transform(
             images.size,
             is_training=True,
@@ -89,12 +89,17 @@ class Augmentation:
         if augment.lighting:
             final.transforms.insert(1, Lighting(augment.lighting))  # after the scaling to [0, 1], before Normalize
         first = [step for step in geometry.transforms if crop or isinstance(step, RandomVerticalFlip)]
-        self.transform = Compose([*first, *color.transforms, *final.transforms])
+        self.geometry, self.color, self.final = Compose(first), color, final
 
-    def __call__(self, image: Any, index: int, epoch: int) -> Tensor:
-        """Return an image, PIL or uint8 (C, H, W), as a normalised tensor (C, H, W)."""
+    def __call__(self, image: Any, index: int, epoch: int) -> list[Tensor]:
+        """Return an image, PIL or uint8 (C, H, W), as one normalised tensor (C, H, W) per split.
+
+        Splits share crop and flips, and the first is clean, as in timm's AugMixDataset.
+        """
         seed_everything(derive_seed(self.seed, epoch, index))
-        return self.transform(to_pil_image(image) if isinstance(image, Tensor) else image)
+        image = self.geometry(to_pil_image(image) if isinstance(image, Tensor) else image)
+        clean = [self.final(image)] if self.aug_splits else []
+        return clean + [self.final(self.color(image)) for _ in range(max(self.aug_splits - 1, 1))]
 
 
 def evaluation_transform(images: ImageSpec) -> Any:

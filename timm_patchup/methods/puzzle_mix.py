@@ -5,7 +5,7 @@ back to the input, in eval mode as the authors do. ``puzzle_solver`` finds the m
 whole batch, ``puzzle_images`` joins the images.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -56,6 +56,12 @@ class Puzzle:
         _check_tensor("draw.kept", self.kept, "a float", (batch_size,))
         for share in (self.kept.min(), self.kept.max()):
             check_value("draw.kept", share.item(), float, low=0, high=1)
+
+    def for_splits(self, num_splits: int) -> "Puzzle":
+        names = ("mask", "own_source", "partner_source", "changed", "kept")
+        per_sample: dict[str, Any] = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        tiled: dict[str, Any] = {name: torch.cat([value] * num_splits) for name, value in per_sample.items()}
+        return replace(self, **tiled)
 
 
 def _check_tensor(name: str, value: Any, kind: str, shape: tuple[int | str, ...]) -> None:

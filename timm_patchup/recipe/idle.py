@@ -62,6 +62,10 @@ def nothing_held_out(recipe: Any) -> str | None:
     return None if held else "without val_fraction, val_per_class or select_split"
 
 
+def nothing_augments(recipe: Any) -> str | None:
+    return None if recipe.aa or recipe.color_jitter else "without aa or color_jitter: all splits would be the same"
+
+
 def nothing_chosen(recipe: Any) -> str | None:
     why = None if recipe.best_on_test else nothing_held_out(recipe)
     return why and f"{why}: no epoch is chosen"

@@ -29,6 +29,7 @@ from .idle import (
     next_to,
     next_to_aa,
     no_mix,
+    nothing_augments,
     nothing_chosen,
     nothing_drawn,
     nothing_held_out,
@@ -114,6 +115,12 @@ class Recipe(Checked):
     color_jitter: float = setting(0.0, "strength of colour jitter", low=0, idle=next_to_aa)
     lighting: float = setting(0.0, "strength of AlexNet's PCA lighting", low=0)
     aa: str | None = setting(None, "timm's automatic augmentation: original, rand-m9-mstd0.5, augmix-m3-w3, ...")
+    aug_splits: int = setting(
+        0,
+        "show each sample this many times in a batch, first without aa and color_jitter",
+        low=0,
+        idle=nothing_augments,
+    )
     reprob: float = setting(0.0, "probability of random erasing", low=0, high=1)
     remode: Literal["const", "rand", "pixel"] = setting(
         "pixel", "what random erasing fills with", idle=without("reprob")
@@ -157,8 +164,8 @@ class Recipe(Checked):
         ["prob"], "settings of the method that rise: prob, gamma, drop_prob", idle=without("mixup_warmup_epochs")
     )
     smoothing: float = setting(0.0, "label smoothing", low=0, below=1)
-    loss: Literal["cross_entropy", "bce", "bce_softmax"] = setting(
-        "cross_entropy", "loss on soft targets; bce_softmax is that of the authors' code"
+    loss: Literal["cross_entropy", "bce", "bce_softmax", "jsd"] = setting(
+        "cross_entropy", "loss on soft targets; bce_softmax is the authors', jsd AugMix's, which compares aug_splits"
     )
     bce_sum: bool = setting(False, "sum bce over the classes instead of the mean, as in timm", idle=loss_is("bce"))
     bce_target_thresh: float | None = setting(
@@ -373,6 +380,10 @@ class Recipe(Checked):
             problems.append(
                 f"batch_size {self.batch_size} cannot be divided by grad_accum_steps {self.grad_accum_steps}"
             )
+        if self.aug_splits == 1:
+            problems.append("aug_splits must be 0, or at least 2: one clean split and others to compare with it")
+        if self.loss == "jsd" and not self.aug_splits:
+            problems.append("loss jsd compares the splits of a batch: set aug_splits, to 3 as AugMix does")
         if self.sched == "multistep" and sorted(set(self.decay_milestones)) != self.decay_milestones:
             problems.append(f"decay_milestones must increase, got {self.decay_milestones}")
         if self.warmup_epochs and self.warmup_epochs >= self.epochs and not self.warmup_prefix:
@@ -383,8 +394,8 @@ class Recipe(Checked):
 
     def _class_weight_problems(self) -> list[str]:
         problems = []
-        if self.class_weight is not None and self.loss == "bce_softmax":
-            problems.append("class_weight needs the loss cross_entropy or bce, got bce_softmax")
+        if self.class_weight is not None and self.loss in ("bce_softmax", "jsd"):
+            problems.append(f"class_weight needs the loss cross_entropy or bce, got {self.loss}")
         weights = self.class_weight if isinstance(self.class_weight, list) else []
         if weights and self.num_classes not in (AUTO, len(weights)):
             problems.append(f"class_weight needs {self.num_classes} values, one per class, got {len(weights)}")
