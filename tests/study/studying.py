@@ -19,6 +19,7 @@ COUNTS = {
     "cifar10_scarce": 10 * 3,
     "corruptions": 3 * 7 * 5,
     "fashion_mini": 10 * 3,
+    "finetune": 15,
     "gamma_block": (4 * 4 + 5 * 4 + 5) * 3,
     "imagenet": 9,
     "loss_terms": (1 + 2 * 3) * 5,
