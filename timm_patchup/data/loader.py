@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Sampler
 from ..errors import DataError
 from ..recipe import Recipe
 from ..recipe.parts import AugmentSpec, DataSpec, ImageSpec
+from ..system.signals import leave_signals_to_parent
 from .batches import EvaluationBatches, TrainingBatches
 from .images import Images, open_images
 from .source import open_source, open_test, open_train
@@ -126,6 +127,7 @@ def batch_loader(images: Any, batches: Sampler, *, workers: int, pin_memory: boo
         num_workers=workers,
         pin_memory=pin_memory,
         persistent_workers=workers > 0,
+        worker_init_fn=leave_signals_to_parent,
         generator=torch.Generator(),  # without it, making an iterator draws from the global generator
     )
 
