@@ -143,7 +143,9 @@ def _introduction(facts: Facts) -> str:
     elif recipe.pretrained_path is not None:
         start = f", starting from the weights in a local file, `{recipe.pretrained_path}`"
     labels = facts.config.get("label_names") or []
-    classes = f" Its {len(labels)} classes: {', '.join(labels)}." if 0 < len(labels) <= _MAX_CLASSES_NAMED else ""
+    classes = (
+        f" Its {len(labels)} classes: {escape(', '.join(labels))}." if 0 < len(labels) <= _MAX_CLASSES_NAMED else ""
+    )
     return (
         f"# {facts.name}\n\n"
         f"`{facts.config['architecture']}`, {facts.results['parameters']:,} parameters, trained {how} on "
