@@ -141,7 +141,7 @@ class Mixer:
         changed, mixed = None, own
         if draw.mixes:
             changed, mixed = mix_targets(own, draw.partner, kept=draw.kept, lam=draw.lam)
-        self._armed.load(draw)
+        self._armed.load(draw, x)
         self._batch = _Batch(draw, target, own, changed, mixed)
         if draw.change is not None and draw.site == INPUT:
             x = draw.change.apply(x, draw.partner)
