@@ -94,7 +94,8 @@ def grow_blocks(seeds: Tensor, block_size: int) -> Tensor:
             further = min(covered, length - covered)
             row = row[: -further * step] | row[further * step :]
             covered += further
-    return row.as_strided((len(padded), height, width), padded.stride()).reshape(seeds.shape)
+    # A copy without the padding, which a view would keep in memory and skip in every read.
+    return row.as_strided((len(padded), height, width), padded.stride()).contiguous().view(seeds.shape)
 
 
 def rectangle_mask(
