@@ -152,7 +152,7 @@ class Mixer:
         if draw.mixes:
             objective = (draw.method or self.method).objective
             changed, mixed = mix_targets(own, draw.partner, kept=draw.kept, lam=draw.lam)
-        self._armed.load(draw, alike=len(self._site_names) > 1)
+        self._armed.load(draw, x, alike=len(self._site_names) > 1)
         self._batch = MixedBatch(draw, target, own, changed, mixed, objective)
         if mixed is not target:
             mark_returned(mixed, draw)
