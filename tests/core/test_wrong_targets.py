@@ -44,7 +44,7 @@ def test_a_batch_of_another_size_is_refused(model: nn.Module, images: Tensor, la
     mix = PatchUp(model, prob=1.0)
     x, target = mix(images, labels)
     output = model(x)
-    with pytest.raises(UserError, match="of another batch than the last"):
+    with pytest.raises(UserError, match="is not the one that mix"):
         mix.loss(output[:2], target[:2])
 
 

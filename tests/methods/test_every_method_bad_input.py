@@ -31,8 +31,8 @@ def test_two_methods_inside_one_model_are_refused(name: str) -> None:
         ("cutout", {"length": 7.5}, "length must be a whole number of at least 1, got 7.5"),
         ("dropblock", {"drop_prob": 1.0}, r"drop_prob must be a number in \[0, 1\), got 1.0"),
         ("dropblock", {"block_size": [3, 5]}, r"block_size must be a whole number of at least 1, got \[3, 5\]"),
-        ("cutout", {"sites": ["stem"]}, "unknown setting of cutout 'sites': choose from length, prob"),
-        ("mixup", {"gamma": 0.5}, "unknown setting of mixup 'gamma': choose from alpha, prob"),
+        ("cutout", {"sites": ["stem"]}, "unknown setting of cutout 'sites': choose from length, mask, prob"),
+        ("mixup", {"sites": 0.5}, "unknown setting of mixup 'sites': choose from alpha, lam, prob"),
     ],
 )
 def test_wrong_settings_end_in_one_line(name: str, settings: dict[str, Any], message: str) -> None:

@@ -77,16 +77,18 @@ def test_defaults_are_the_same_wherever_a_user_meets_them(mode: str, model: nn.M
     assert by_constructor.method == make_method(name)
     by_constructor.detach()
     assert create_mixer(name, model).method == make_method(name)
-    assert load_recipe(f"fashion_mini_{name}").mix_settings == expected
-    assert load_recipe(f"fashion_mini_{name}").method == make_method(name)
+    # A benchmark states the sites of its network and the blocks there; all else is the method's.
+    benchmark = expected | {"sites": ["input", "stem", "stage1", "stage2"], "block_size": [7, 5, 5, 3]}
+    assert load_recipe(f"fashion_mini_{name}").mix_settings == benchmark
+    assert load_recipe(f"fashion_mini_{name}", {"mix_sites": None, "mix_block_size": 7}).method == make_method(name)
     (tmp_path / "own.yaml").write_text(f"mix: {name}\n")
     assert load_recipe(tmp_path / "own.yaml").mix_settings == expected
-    assert load_recipe("fashion_mini_none", {"mix": name}).mix_settings == expected
+    assert load_recipe("fashion_mini_none", {"mix": name}).mix_settings == benchmark
     for words in (["--recipe", f"fashion_mini_{name}"], ["--mix", name]):
         actions = recipe_parser(words)._option_string_actions
-        for key, value in expected.items():
+        for key, value in benchmark.items():
             text = actions[f"--mix-{key.replace('_', '-')}"].help
-            shown = "none" if value is None else str(value)
+            shown = " ".join(map(str, value)) if isinstance(value, list) else str(value)
             assert text == f"{name}: {method_settings(name)[key].help} (default: {shown})"
 
 
