@@ -1,20 +1,23 @@
 """Where labelled images come from: a dataset of the Hub, a local folder in the Hub's layout, or image folders.
 
-``open_source`` returns a ``Source`` with all labels and access to single images as PIL. Missing or unsuitable data
-raises a one-line DataError that states the next step.
+``open_source`` returns a ``Source`` with all labels and access to single images. Missing or unsuitable data raises a
+one-line DataError that states the next step; an image that cannot be decoded raises one with the image's name.
 """
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from PIL import Image
+from torch import Tensor
 
-from ..errors import DataError, one_line
+from ..errors import DataError, DataFailed, one_line
 from ..recipe.parts import DataSpec
 from ..system.network import dataset_problem
+from .decode import Undecodable, convert_image, decode_rgb, open_image, to_pixels
 from .embedded import fashion_mini_dir
 
 HUB_PREFIX = "hfds/"
@@ -22,41 +25,98 @@ HUB_PREFIX = "hfds/"
 _SPLIT_FOLDERS = (("train", "training"), ("val", "valid", "validation", "test"))
 
 
-class Source(Protocol):
-    """Labelled images of one split."""
+class Source(ABC):
+    """Labelled images of one split.
+
+    Attributes:
+        labels: int (N,).
+        class_names: names of the classes, None if the data has none.
+    """
 
     labels: np.ndarray
+    class_names: Sequence[str] | None
 
-    @property
-    def class_names(self) -> Sequence[str] | None:
-        """Names of the classes, None if the data has none."""
-        ...
+    @abstractmethod
+    def image(self, index: int, mode: str | None = None) -> Image.Image:
+        """Return one image, as stored or converted to the mode RGB or L.
 
-    def image(self, index: int) -> Image.Image:
-        """Return one image as stored."""
-        ...
+        Raises:
+            DataFailed: it cannot be read; the line has its name.
+        """
+
+    @abstractmethod
+    def describe(self, index: int) -> str:
+        """Return the name of an image for messages: its file, or its place in the dataset."""
+
+    def rgb(self, index: int) -> Tensor:
+        """Return the pixels of one image as uint8 (3, H, W); raises as ``image`` does."""
+        return to_pixels(self.image(index, "RGB"))
 
 
-class HubSource:
-    """A split opened by ``datasets``."""
+class EncodedSource(Source):
+    """A source of image files."""
 
-    def __init__(self, rows: Any, *, input_key: str, target_key: str) -> None:
+    @abstractmethod
+    def encoded(self, index: int) -> bytes:
+        """Return the bytes of an image file."""
+
+    def image(self, index: int, mode: str | None = None) -> Image.Image:
+        try:
+            image = open_image(self.encoded(index))
+            return image if mode is None else convert_image(image, mode)
+        except (Undecodable, OSError) as error:
+            raise self._failed(index, error) from error
+
+    def rgb(self, index: int) -> Tensor:
+        try:
+            return decode_rgb(self.encoded(index))
+        except (Undecodable, OSError) as error:
+            raise self._failed(index, error) from error
+
+    def _failed(self, index: int, error: Exception) -> DataFailed:
+        reason = error.strerror if isinstance(error, OSError) else one_line(error, 200)
+        return DataFailed(f"cannot read the image {self.describe(index)}: {reason}; replace or remove it")
+
+
+class HubSource(EncodedSource):
+    """A split opened by ``datasets``.
+
+    Args:
+        rows: the split.
+        input_key: column of the images.
+        target_key: column of the labels.
+        title: name of the split for messages.
+    """
+
+    def __init__(self, rows: Any, *, input_key: str, target_key: str, title: str) -> None:
+        import datasets
+
         columns = list(rows.column_names)
         for name, value in (("input_key", input_key), ("target_key", target_key)):
             if value not in columns:
                 raise DataError(f"{name}: the dataset has no column {value!r}, only {', '.join(columns)}")
-        self._rows = rows.select_columns([input_key])
-        self._key = input_key
+        if not isinstance(rows.features[input_key], datasets.Image):
+            raise DataError(f"input_key: column {input_key!r} must hold images, got {rows.features[input_key]}")
+        self._rows = rows.select_columns([input_key]).cast_column(input_key, datasets.Image(decode=False))
+        self._key, self._title = input_key, title
         self.labels = np.asarray(rows.select_columns([target_key])[:][target_key])
         if not np.issubdtype(self.labels.dtype, np.integer):
             raise DataError(f"target_key: column {target_key!r} must hold class numbers, got {self.labels.dtype}")
         self.class_names = getattr(rows.features[target_key], "names", None)
 
-    def image(self, index: int) -> Image.Image:
-        return self._rows[int(index)][self._key]
+    def encoded(self, index: int) -> bytes:
+        value = self._rows[int(index)][self._key]
+        if value is None:
+            raise Undecodable("the row is empty")
+        data: bytes = Path(value["path"]).read_bytes() if value["bytes"] is None else value["bytes"]
+        return data
+
+    def describe(self, index: int) -> str:
+        path = (self._rows[int(index)][self._key] or {}).get("path")
+        return f"{f'{path}, ' if path else ''}row {int(index)} of {self._title}"
 
 
-class FolderSource:
+class FolderSource(EncodedSource):
     """A folder with one subfolder of images per class, in timm's class order."""
 
     def __init__(self, folder: Path) -> None:
@@ -69,8 +129,11 @@ class FolderSource:
         self.labels = np.asarray([label for _, label in samples])
         self.class_names = sorted(class_to_index, key=class_to_index.__getitem__)
 
-    def image(self, index: int) -> Image.Image:
-        return Image.open(self._paths[int(index)])
+    def encoded(self, index: int) -> bytes:
+        return Path(self._paths[int(index)]).read_bytes()
+
+    def describe(self, index: int) -> str:
+        return self._paths[int(index)]
 
 
 def open_source(data: DataSpec, split: str, data_dir: str | Path | None = None) -> Source:
@@ -94,7 +157,8 @@ def open_source(data: DataSpec, split: str, data_dir: str | Path | None = None) 
         source = _local(data, fashion_mini_dir(), split)
     elif data.dataset.startswith(HUB_PREFIX):
         rows = _load(data.dataset.removeprefix(HUB_PREFIX), data.dataset_config, split)
-        source = HubSource(rows, input_key=data.input_key, target_key=data.target_key)
+        title = f"split {split!r} of {data.dataset}"
+        source = HubSource(rows, input_key=data.input_key, target_key=data.target_key, title=title)
     else:
         raise DataError(f"dataset must be fashion_mini or hfds/OWNER/NAME, got {data.dataset!r}; or give data_dir")
     _check_labels(data, source, split)
@@ -145,7 +209,8 @@ def _local(data: DataSpec, folder: Path, split: str) -> HubSource:
         rows = _load(str(folder), name, split) if listed else _load(str(inside), None, split)
     except DataError as error:
         rows = _load_files(inside, split, error)
-    return HubSource(rows, input_key=data.input_key, target_key=data.target_key)
+    title = f"split {split!r} of {folder}"
+    return HubSource(rows, input_key=data.input_key, target_key=data.target_key, title=title)
 
 
 def _load_files(folder: Path, split: str, error: DataError) -> Any:

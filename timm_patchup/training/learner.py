@@ -19,7 +19,7 @@ from timm.utils.clip_grad import adaptive_clip_grad
 from torch import Tensor, nn
 
 from ..core.seeding import derive_seed
-from ..data.transforms import seed_everything
+from ..data.draws import seed_everything
 from ..recipe import Recipe
 from ..runs.checkpoint import Checkpoint
 from ..runs.metrics import sum_dtype
@@ -44,7 +44,7 @@ class Learner:
 
     def __init__(self, recipe: Recipe, accelerator: Accelerator, *, updates_per_epoch: int) -> None:
         self.recipe, self.accelerator = recipe, accelerator
-        seed_everything(derive_seed(recipe.seed))
+        seed_everything(derive_seed(recipe.seed), accelerator.device)
         model = build_model(recipe).to(accelerator.device)
         if recipe.channels_last:
             model = model.to(memory_format=torch.channels_last)
@@ -90,7 +90,8 @@ class Learner:
             images, labels = next(batches)
             waited += time.perf_counter() - asked
             # After the images: those that are loaded in this process seed the generators themselves.
-            seed_everything(derive_seed(self.recipe.seed, 2, self.accelerator.process_index, done, index))
+            seed = derive_seed(self.recipe.seed, 2, self.accelerator.process_index, done, index)
+            seed_everything(seed, self.accelerator.device)
             with self.accelerator.no_sync(self.model) if index < micro_batches - 1 else nullcontext():
                 loss = self._loss(images, labels)
                 self.accelerator.backward(loss / micro_batches if micro_batches > 1 else loss)

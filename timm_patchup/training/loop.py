@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from torch.utils.data import DataLoader
 
-from ..data.loader import Data, evaluation_loader, training_loader
+from ..data.loader import Data, ImageLoader, evaluation_loader, training_loader
 from ..errors import NonFinite, Stopped
 from ..recipe import Recipe
 from ..runs.checkpoint import Checkpoint, Checkpoints
@@ -57,11 +56,12 @@ class Trainer:
         self.position = Position()
         self.checkpoints = Checkpoints(folder.checkpoints, keep=recipe.checkpoint_hist)
         rank, world_size = accelerator.process_index, accelerator.num_processes
-        pin = accelerator.device.type == "cuda"
         self.loader, self.batches = training_loader(
-            data.train, recipe, rank=rank, world_size=world_size, pin_memory=pin
+            data.train, recipe, rank=rank, world_size=world_size, device=accelerator.device
         )
-        self.val_loader = evaluation_loader(data.val, recipe, rank=rank, world_size=world_size, pin_memory=pin)
+        self.val_loader = evaluation_loader(
+            data.val, recipe, rank=rank, world_size=world_size, device=accelerator.device
+        )
         self.learner = Learner(recipe, accelerator, updates_per_epoch=self.batches.updates)
         self.num_epochs = self.learner.num_epochs
         self.progress = Progress(
@@ -169,7 +169,7 @@ class Trainer:
         self.accelerator.log({name: value for name, value in row.items() if value is not None}, step=number)
         self.progress.end_epoch(row, best=is_best and self.data.held_out)
 
-    def _evaluate(self, loader: DataLoader) -> Metrics:
+    def _evaluate(self, loader: ImageLoader) -> Metrics:
         return evaluate(self.learner.evaluated_model, loader, self.accelerator, channels_last=self.recipe.channels_last)
 
     def _value(self, metrics: Metrics) -> float:
@@ -200,7 +200,9 @@ class Trainer:
         assert best_file is not None
         self.learner.evaluated_model.load_state_dict(self.checkpoints.load_best(best_file))
         rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
-        loader = evaluation_loader(self.data.test, self.recipe, rank=rank, world_size=world_size)
+        loader = evaluation_loader(
+            self.data.test, self.recipe, rank=rank, world_size=world_size, device=self.accelerator.device
+        )
         metrics = self._evaluate(loader)
         results = {
             "test": {"error": metrics.error, **asdict(metrics)},

@@ -15,6 +15,7 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
 from ..data.loader import load_data
+from ..data.workers import naming_dead_workers
 from ..errors import CheckpointError, UserError
 from ..recipe import Recipe
 from ..runs.accelerator import make_accelerator
@@ -57,7 +58,7 @@ def run(recipe: Recipe, options: RunOptions) -> RunFolder:
 
     Raises:
         UserError: the call is wrong; nothing was written.
-        RunError, OSError: the run ended early.
+        Failed, OSError: the run ended early.
     """
     folder, checkpoint_path = _find_folder(options)
     resuming = bool(options.resume) and folder.state() in ("unfinished", "finished")
@@ -89,7 +90,7 @@ def run(recipe: Recipe, options: RunOptions) -> RunFolder:
         accelerator.wait_for_everyone()
         _print_start(recipe, trainer, accelerator, data.describe())
         _start_trackers(recipe, folder, accelerator, options)
-        with stop.listening():
+        with stop.listening(), naming_dead_workers():
             results = trainer.fit()
         accelerator.end_training()
         _print_table(folder, recipe, results, accelerator)
