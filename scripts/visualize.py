@@ -36,7 +36,8 @@ from timm_patchup.core.probe import probe
 from timm_patchup.core.settings import check_value
 from timm_patchup.core.sites import Site, resolve_sites, site_module
 from timm_patchup.data.embedded import CLASSES, fashion_mini_file
-from timm_patchup.errors import nearest
+from timm_patchup.errors import SiteError, nearest
+from timm_patchup.runs.load import load
 
 IMAGE_SIZE = 160
 OWN = LinearSegmentedColormap.from_list("a", ["#dfeafa", "#85b1e8", "#2464c4", "#071f52"])
@@ -87,7 +88,9 @@ def load_samples(paths: list[str] | None, seed: int) -> tuple[list[Image.Image],
 
 
 def load_model(name: str, *, pretrained: bool, seed: int) -> nn.Module:
-    """Return the model in training mode, the only one in which features are mixed."""
+    """Return the model in training mode, the only one in which features are mixed; a trained one has its weights."""
+    if Path(name).is_dir() or ("/" in name and ":" not in name):
+        return load(name).train()
     if not (":" in name or timm.is_model(name.partition(".")[0])):
         raise ValueError(f"unknown model {name!r}{nearest(name, timm.list_models())}")
     torch.manual_seed(seed)
@@ -231,7 +234,9 @@ def channel_argument(text: str) -> int | str:
 
 def parse_args(parser: argparse.ArgumentParser, argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--images", nargs=2, metavar=("A", "B"), help="two image files; default: two embedded samples")
-    parser.add_argument("--model", default="resnet18", help="a timm model (default: %(default)s)")
+    parser.add_argument(
+        "--model", default="resnet18", help="a timm model, a run, an export or USER/NAME (default: %(default)s)"
+    )
     parser.add_argument("--pretrained", action="store_true", help="load the model's weights")
     parser.add_argument("--image-size", type=int, help=f"in pixels; default: {IMAGE_SIZE}, or what the model needs")
     parser.add_argument("--sites", nargs="+", help="names of sites or modules; default: input stem stage1 stage2")
@@ -258,6 +263,8 @@ def main(argv: list[str] | None = None) -> None:
         args.output.parent.mkdir(parents=True, exist_ok=True)
         figure = plot_figure(rows, names, args.lam, negate=args.images is not None)
         figure.savefig(args.output, format=args.output.suffix[1:] or "png", dpi=150)
+    except SiteError as error:
+        parser.error(error.for_flag("--sites"))
     except (AssertionError, OSError, OverflowError, RuntimeError, TypeError, ValueError) as error:
         parser.error(str(error) or type(error).__name__)
     print(f"wrote {args.output}")

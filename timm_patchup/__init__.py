@@ -12,6 +12,7 @@ from .core.create import PatchUp, create_mixer
 from .core.draw import Draw
 from .core.method import Method, list_methods, register_method
 from .core.mixer import Mixer
+from .core.one_of import OneOf
 from .core.plugin import register, unregister
 from .core.sites import list_sites
 from .core.task import MixTask
@@ -22,6 +23,7 @@ __all__ = [
     "Method",
     "MixTask",
     "Mixer",
+    "OneOf",
     "PatchUp",
     "create_mixer",
     "list_methods",

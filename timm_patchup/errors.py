@@ -6,7 +6,7 @@ reads the fields of an error, never its text.
 """
 
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -27,18 +27,37 @@ class WrongType(UserError, TypeError):
     """A value of another type than its setting has."""
 
 
+class NoEffect(UserError):
+    """Settings that were changed although others disable them.
+
+    Attributes:
+        names: the settings.
+    """
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        self.names = tuple(reasons)
+        super().__init__([f"{name} has no effect {why}" for name, why in reasons.items()])
+
+
 class SiteError(UserError):
-    """A site of a model cannot be mixed.
+    """A site of a model cannot be found or mixed.
 
     Attributes:
         site: its name.
-        reason: why, as the rest of a sentence that starts with the site.
-        usable: names of the sites of the same model that can be mixed.
+        reason: why, in a sentence without its full stop.
+        usable: names of the sites of the same model that can be mixed; empty if the reason names them.
     """
 
-    def __init__(self, site: str, reason: str, usable: Sequence[str], remedy: str) -> None:
+    def __init__(self, site: str, reason: str, usable: Sequence[str] = ()) -> None:
         self.site, self.reason, self.usable = site, reason, tuple(usable)
-        super().__init__(f"{reason}. {remedy}")
+        super().__init__(self._line(f"sites={list(usable)}"))
+
+    def for_flag(self, flag: str) -> str:
+        """Return the line in the words of a command whose sites are given with a flag."""
+        return self._line(f"{flag} {' '.join(self.usable)}")
+
+    def _line(self, call: str) -> str:
+        return f"{self.reason}. Give {call}, which can be mixed, or name other modules" if self.usable else self.reason
 
 
 class DataError(UserError):

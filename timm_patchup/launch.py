@@ -10,17 +10,19 @@ import os
 import runpy
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from .cli.command import report
 from .cli.for_timm import for_timm
-from .cli.recipe_flags import add_mix_flags, mix_values
+from .cli.recipe_flags import add_mix_flags, mix_values, named_recipe, one_or_several
 from .core import plugin
-from .core.method import list_methods, read_method
+from .core.method import list_methods
+from .core.outside import import_methods
 from .errors import Failed, UserError
-from .recipe import load_recipe
-from .recipe.schema import MIX_PREFIX, without_retired
+from .recipe import Recipe, load_recipe
+from .recipe.schema import override, without_retired
 
 COMMAND = "timm-patchup"
 _EXAMPLES = (
@@ -84,13 +86,17 @@ def _parse_with_mix(parse_args: Callable[..., Any]) -> Callable[..., Any]:
         if done or "--model" not in self._option_string_actions:
             return parse_args(self, *args, **kwargs)
         done = True
+        named_recipe(args[0] if args else kwargs.get("args") or sys.argv[1:])  # so that settings from outside are flags
+        with suppress(UserError):  # reported with the flags
+            import_methods(self._defaults.get("mix"))
         keys = add_mix_flags(
             self.add_argument_group("PatchUp", "mixing inside the network (timm_patchup)"), default=None
         )
         _apply_file(self)
         _add_recipe(self, args[0] if args else kwargs.get("args"))
+        defaults = {key: self.get_default(key) for key in keys}
         namespace = parse_args(self, *args, **kwargs)
-        _configure(namespace, keys)
+        _configure(namespace, defaults)
         return namespace
 
     return parse
@@ -107,9 +113,10 @@ def _add_recipe(parser: argparse.ArgumentParser, words: Sequence[str] | None) ->
     help_text = "a recipe of timm_patchup, by name or file: defaults for all other flags"
     parser.add_argument("--recipe", metavar="NAME|FILE", help=help_text)
     peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for flag in ("--recipe", "--mix", "--model"):
+    for flag in ("--recipe", "--model"):
         peek.add_argument(flag)
-    given = vars(peek.parse_known_args(words)[0])
+    peek.add_argument("--mix", nargs="+")
+    given = {key: one_or_several(value) for key, value in vars(peek.parse_known_args(words)[0]).items()}
     source, from_file = given.pop("recipe"), dict(parser._defaults)
     if source is None:
         return
@@ -124,19 +131,24 @@ def _add_recipe(parser: argparse.ArgumentParser, words: Sequence[str] | None) ->
             print(f"{COMMAND}: {remark}", file=sys.stderr)
 
 
-def _configure(namespace: argparse.Namespace, keys: list[str]) -> None:
+def _configure(namespace: argparse.Namespace, defaults: dict[str, Any]) -> None:
+    """Configure the plugin as the flags ask; ``defaults`` are those of a recipe or a file, which flags override."""
     if not namespace.mix:
         raise UserError(f"--mix or --recipe is missing: choose a method from {', '.join(list_methods())}")
-    given = {key: getattr(namespace, f"{MIX_PREFIX}{key}") for key in keys}
-    settings = mix_values({key: value for key, value in given.items() if value is not None})
-    method = read_method(namespace.mix, settings, prefix=MIX_PREFIX)
-    plugin.register(namespace.mix, seed=getattr(namespace, "seed", 0), **method.settings())
+    flags = {key: getattr(namespace, key) for key in defaults if getattr(namespace, key) != defaults[key]}
+    values = override({key: value for key, value in defaults.items() if value is not None}, mix_values(flags))
+    import_methods(values["mix"])
+    recipe = Recipe.from_dict(mix_values(values))
+    weights = {} if recipe.mix_weights is None else {"weights": recipe.mix_weights}
+    plugin.register(recipe.mix, seed=getattr(namespace, "seed", 0), **weights, **recipe.mix_settings)
     for key, why in _CONFLICTS.items():
         if plugin.is_configured() and getattr(namespace, key, None):
-            raise UserError(f"--{key.replace('_', '-')} cannot be combined with --mix {namespace.mix}: {why}")
+            names = " ".join(recipe.methods)
+            raise UserError(f"--{key.replace('_', '-')} cannot be combined with --mix {names}: {why}")
     # Defaults are written out, too: args.yaml then states all that was used, even if a later version changes them.
-    for key, value in method.settings().items():
-        setattr(namespace, f"{MIX_PREFIX}{key}", value)
+    resolved = recipe.to_dict()
+    for key in defaults:
+        setattr(namespace, key, resolved.get(key))
 
 
 if __name__ == "__main__":

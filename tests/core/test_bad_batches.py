@@ -26,6 +26,18 @@ def test_images_of_wrong_rank_or_type(x: object, model: nn.Module, labels: Tenso
         PatchUp(model)(x, labels)  # type: ignore[arg-type]
 
 
+def test_naflex_batch(model: nn.Module, labels: Tensor) -> None:
+    """What timm's NaFlex loader gives: patches, their coordinates and which are valid."""
+    x = {"patches": torch.randn(4, 16, 768), "patch_coord": torch.zeros(4, 16, 2), "patch_valid": torch.ones(4, 16)}
+    message = r"^x is a NaFlex batch \(a dict with patches\), .*: mixing needs images \(B, C, H, W\) of one size$"
+    with pytest.raises(TypeError, match=message):
+        PatchUp(model)(x, labels)  # type: ignore[arg-type]
+    mix = PatchUp(copy.deepcopy(model))
+    task = MixTask(mix.model, nn.CrossEntropyLoss(), mixer=mix, verbose=False)
+    with pytest.raises(TypeError, match=message):
+        task(x, labels)  # type: ignore[arg-type]
+
+
 def test_empty_batch(model: nn.Module, images: Tensor, labels: Tensor) -> None:
     message = r"^x is an empty batch of shape \(0, 3, 64, 48\): mixing needs at least one sample$"
     with pytest.raises(ValueError, match=message):
@@ -42,7 +54,9 @@ def test_label_out_of_range(wrong: int, model: nn.Module, images: Tensor) -> Non
 
 def test_class_indices_without_their_number(images: Tensor, labels: Tensor) -> None:
     mix = PatchUp(tiny(), sites=["input"])
-    with pytest.raises(ValueError, match=r"^class indices need num_classes: give it to the mixer"):
+    with pytest.raises(
+        ValueError, match=r"^class indices need the number of classes, .*: give num_classes= to the mixer$"
+    ):
         mix(images, labels)
     mix(images, torch.rand(4, 10))
 
@@ -74,6 +88,26 @@ def test_target_of_wrong_rank_or_type(target: object, model: nn.Module, images: 
 
 
 # Losses and tasks
+
+
+class Output:
+    """What models of transformers return."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+
+
+def test_output_that_is_no_tensor(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    mix = PatchUp(model, prob=1.0, sites=["input"])
+    x, target = mix(images, labels)
+    output = Output(model(x))
+    with pytest.raises(
+        TypeError, match=r"^output must be the tensor of logits \(B, K\), got Output: give output.logits$"
+    ):
+        mix.loss(output, target)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^output must be the tensor of logits \(B, K\), got tuple$"):
+        mix.loss((output.logits,), target)  # type: ignore[arg-type]
+    assert mix.loss(output.logits, target).isfinite()
 
 
 def test_task_with_the_mixer_of_another_model(model: nn.Module) -> None:

@@ -46,7 +46,7 @@ def test_sites_that_are_no_list_of_places(
 
 
 def test_model_without_sites() -> None:
-    with pytest.raises(ValueError, match=r"^Sequential has no feature_info.*sites=None.*Give.*sites=\['input'\]"):
+    with pytest.raises(ValueError, match=r"^Sequential has no feature_info.*no default sites.*Give sites=\['input'\]"):
         PatchUp(plain_net())
 
 
@@ -64,14 +64,14 @@ def test_patch_dropout_has_no_grid(name: str) -> None:
     """Which patches are left differs between samples, so no feature of one has a place in another."""
     size = {} if "naflex" in name else {"img_size": 112}
     model = timm.create_model(name, num_classes=10, depth=2, patch_drop_rate=0.5, **size).train()
-    mix = PatchUp(model, prob=1.0, sites=["stage1"])
     message = (
-        r"^site 'stage1' \(module 'blocks.0' of \w+ \(\w+\)\) gives tokens of which training drops some, others for "
+        r"^site '[\w.]+' \(module '[\w.]+' of \w+ \(\w+\)\) gives tokens of which training drops some, others for "
         r"each sample: make the model without patch dropout\. Give sites=\['input'\], which can be mixed, or name "
         r"other modules$"
     )
-    with pytest.raises(SiteError, match=message):
-        mix(torch.randn(2, 3, 112, 112), torch.tensor([1, 2]))
+    for site in ("stage1", "blocks", "norm", "blocks.1.norm1"):
+        with pytest.raises(SiteError, match=message):
+            PatchUp(model, prob=1.0, sites=[site])
     assert hook_count(model) == 0
     # Before any patch is dropped there is a grid.
     mix = PatchUp(model, prob=1.0, sites=["stem"])
@@ -82,11 +82,10 @@ def test_patch_dropout_has_no_grid(name: str) -> None:
 def test_inside_blocks_of_hiera_the_order_of_tokens_is_unknown() -> None:
     small = {"img_size": 64, "stages": (1, 1, 1, 1), "embed_dim": 24}
     model = timm.create_model("hiera_tiny_224", num_classes=10, **small).train()
-    mix = PatchUp(model, prob=1.0, sites=["blocks.1.norm2"])
     with pytest.raises(
         SiteError, match=r"gives tokens in an order that is only known after whole blocks\. Give sites="
     ):
-        mix(torch.randn(2, 3, 64, 64), torch.tensor([1, 2]))
+        PatchUp(model, prob=1.0, sites=["blocks.1.norm2"])
 
 
 def assert_refused(wrapped: nn.Module, message: str, **settings: object) -> None:
@@ -141,16 +140,27 @@ def test_detached_mixer(model: nn.Module, images: Tensor, labels: Tensor) -> Non
         mix(images, labels)
 
 
-def test_model_without_maps_fails_at_its_first_batch_and_is_free_again() -> None:
+def test_patch_dropout_fails_when_the_mixer_is_made_and_the_model_is_free() -> None:
     model = timm.create_model("test_vit", num_classes=10, patch_drop_rate=0.25)
-    x, y = torch.randn(2, 3, 160, 160), torch.tensor([1, 2])
-    for seed in range(8):  # whatever is drawn first, even nothing or the input
-        mix = PatchUp(model, prob=0.5, seed=seed)
-        with pytest.raises(
-            ValueError,
-            match=r"gives tokens of which training drops some.*sites=\['input', 'stem'\], which can be mixed",
-        ):
-            mix(x, y)
+    with pytest.raises(
+        SiteError, match=r"training drops some.*sites=\['input', 'stem'\], which can be mixed"
+    ) as caught:
+        PatchUp(model)
+    assert caught.value.for_flag("--mix-sites").endswith(
+        "make the model without patch dropout. Give --mix-sites input stem, which can be mixed, or name other modules"
+    )
     mix = PatchUp(model, prob=1.0, sites=["input"])
-    mixed, target = mix(x, y)
+    mixed, target = mix(torch.randn(2, 3, 160, 160), torch.tensor([1, 2]))
+    mix.loss(model(mixed), target).backward()
+
+
+def test_model_without_maps_fails_at_its_first_batch_and_is_free_again(
+    model: nn.Module, images: Tensor, labels: Tensor
+) -> None:
+    for seed in range(8):  # whatever is drawn first, even nothing or the input
+        mix = PatchUp(model, prob=0.5, seed=seed, sites=["input", "stem", "fc"])
+        with pytest.raises(SiteError, match=r"mixing needs maps.*sites=\['input', 'stem'\], which can be mixed"):
+            mix(images, labels)
+    mix = PatchUp(model, prob=1.0, sites=["input"])
+    mixed, target = mix(images, labels)
     mix.loss(model(mixed), target).backward()

@@ -35,6 +35,32 @@ def test_settings_land_in_args_yaml_and_come_back_through_it(train_script: Path,
     assert yaml.safe_load(second.read_text()) == {**settings, "output": str(second)}
 
 
+def test_several_methods_come_back_through_args_yaml(train_script: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "args.yaml", tmp_path / "again.yaml"
+    flags = ["--mix", "hard_patchup", "cutmix", "--mix-weights", "2", "1", "--mix-prob", "9e-1"]
+    flags += ["--mix-settings", "hard_patchup.gamma=0.4", "hard_patchup.sites=[stem,stage1]"]
+    done = launch(train_script, "--output", first, *flags)
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 of 1: MixTask" in done.stdout
+    settings = yaml.safe_load(first.read_text())
+    assert (settings["mix"], settings["mix_weights"]) == (["hard_patchup", "cutmix"], [2.0, 1.0])
+    own = settings["mix_settings"]
+    assert own["cutmix"] == {"alpha": 1.0, "prob": 0.9}
+    assert (own["hard_patchup"]["gamma"], own["hard_patchup"]["sites"]) == (0.4, ["stem", "stage1"])
+    assert settings["mix_prob"] is None, "everything is under the name of its method"
+    done = launch(
+        train_script, "-c", first, "--output", second, "--mix-prob", "0.5", "--mix-settings", "cutmix.alpha=2"
+    )
+    assert done.returncode == 0, done.stderr
+    again = yaml.safe_load(second.read_text())
+    assert again["mix_settings"]["cutmix"] == {"alpha": 2.0, "prob": 0.5}
+    assert again["mix_settings"]["hard_patchup"] == own["hard_patchup"] | {"prob": 0.5}, "flags override the file"
+    done = launch(train_script, "--recipe", "imagenet_none", "--model", "test_resnet", "--output", first, *flags[:3])
+    assert done.returncode == 0, done.stderr
+    from_recipe = yaml.safe_load(first.read_text())["mix_settings"]
+    assert (from_recipe["hard_patchup"]["prob"], from_recipe["cutmix"]["prob"]) == (0.6, 1.0), "those of ImageNet"
+
+
 def test_numbers_may_be_written_with_an_exponent(train_script: Path, tmp_path: Path) -> None:
     """YAML 1.1 takes 5e-1 for a word, in a flag as in a file."""
     out, own = tmp_path / "args.yaml", tmp_path / "own.yaml"
@@ -94,6 +120,9 @@ def test_two_processes(train_script: Path, tmp_path: Path, launcher: str) -> Non
         (["--mix", "hard_patchup", "--mix-sites", "stem", "fc"], "gives a tensor (B, 10), mixing needs maps"),
         (["--mix", "hard_patchup", "--kd-model-name", "resnet18"], "--kd-model-name cannot be combined"),
         (["--mix", "hard_patchup", "--mixup-off-epoch", "3"], "--mixup-off-epoch cannot be combined"),
+        (["--mix", "cutmix", "mixup", "--mixup-off-epoch", "3"], "combined with --mix cutmix mixup: timm passes"),
+        (["--mix", "cutmix", "mixup", "--mix-gamma", "0.5"], "mix_gamma is not a setting of cutmix or mixup"),
+        (["--mix", "cutmix", "--mix-weights", "2"], "mix_weights has no effect with one method"),
         (["--mix", "none", "--mix-gamma", "0.5"], "mix_gamma is not a setting of none; it has none"),
         (["--mix", "hard_patchup", "--mix-alpha", "2.0"], "mix_alpha is not a setting of hard_patchup; it has mix_"),
         (

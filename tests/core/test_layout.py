@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tests.support import oracle
 from timm_patchup import Draw, Mixer, PatchUp, create_mixer, list_sites
 from timm_patchup.core.draw import Erase, Mix
-from timm_patchup.core.layout import FeatureMap, by_sample, features_in, with_features
+from timm_patchup.core.layout import FeatureMap, by_sample, features_in, read_layouts, with_features
 from timm_patchup.core.probe import outputs_at, probe
 from timm_patchup.core.sites import Site, resolve_sites, site_module
 
@@ -60,6 +60,8 @@ def test_models_are_found() -> None:
 @pytest.mark.parametrize("name", KNOWN)
 def test_map_is_the_one_that_timm_reads(name: str) -> None:
     model, x = make(name)
+    if not hasattr(model, "forward_intermediates"):
+        pytest.skip("this release of timm does not offer it for the model")
     sites = resolve_sites(model, [site for site in list_sites(model) if site.startswith("stage")])
     maps = probe(model, sites, x)
     with torch.no_grad():
@@ -277,6 +279,35 @@ def test_mixed_places_of_hiera_are_blocks_of_the_image(size: tuple[int, int]) ->
     assert mix.draw is not None
     assert mix.draw.changed is not None
     assert torch.equal(mix.draw.changed[0], altered)
+
+
+# Grids that are not stated
+
+
+@pytest.mark.parametrize(
+    ("tokens", "size", "expected"),
+    [
+        (37, (96, 96), (1, 6, 6)),
+        (38, (96, 96), (2, 6, 6)),
+        (43, (96, 96), None),  # not a class token and a grid of 6 x 7: the grid of a square image is square
+        (42, (96, 96), None),
+        (24, (64, 96), (0, 4, 6)),
+        (25, (64, 96), (1, 4, 6)),  # not 5 x 5
+        (26, (64, 96), (2, 4, 6)),
+        (19, (60, 100), (1, 3, 6)),  # patches of 16 that leave a rest
+        (29, (60, 100), (1, 4, 7)),
+    ],
+)
+def test_unstated_prefix_needs_the_grid_of_one_stride(
+    tokens: int, size: tuple[int, int], expected: tuple[int, int, int] | None
+) -> None:
+    images = torch.zeros(2, 3, *size)
+    found = read_layouts(torch.randn(2, tokens, 8), images=images, channels=None, prefixes=(0, 1, 2))
+    if expected is None:
+        assert found is None
+    else:
+        prefix, rows, columns = expected
+        assert found == (FeatureMap(8, rows, columns, prefix=prefix),)
 
 
 # Masks by hand

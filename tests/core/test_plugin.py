@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import timm.data
+import timm.loss
 import timm.task
 import torch
 from timm.task import ClassificationTask, LogitDistillationTask, TrainingTask
@@ -140,7 +141,69 @@ def test_subclass_of_mix_task_brings_its_own_mixer() -> None:
     assert task.mixer.method.name == "hard_patchup"
 
 
-OTHERS = [kind for kind in TASKS if kind not in (TrainingTask, ClassificationTask)]
+@pytest.mark.skipif(not hasattr(timm.task, "MultiLabelClassificationTask"), reason="timm before 1.0.31")
+class TestSeveralLabels:
+    """timm's task of dense labels: they are mixed as they are, and smoothed by timm's criterion."""
+
+    x = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([[1, 1, 0], [0, 0, 1], [0, 1, 0], [0, 0, 0]]).float()
+
+    def make(self, **arguments: Any) -> Any:
+        torch.manual_seed(0)
+        model = timm.create_model("test_resnet", num_classes=3)
+        return timm.task.MultiLabelClassificationTask(model, verbose=False, **arguments)
+
+    @pytest.mark.parametrize("smoothing", [0.0, 0.2])
+    def test_objective(self, smoothing: float) -> None:
+        timm_patchup.register("hard_patchup", prob=1.0, sites=["stage1"], gamma=0.3)
+        task = self.make(criterion_kwargs={"smoothing": smoothing}, threshold=0.4)
+        assert isinstance(task, MixTask)
+        assert isinstance(task, timm.task.MultiLabelClassificationTask)
+        assert task.threshold == 0.4
+        result = task(self.x, self.labels)
+        result["loss"].backward()
+        draw = task.mixer.draw
+        assert 0.0 < draw.kept < 1.0
+        mixed = draw.kept * self.labels + (1.0 - draw.kept) * self.labels[draw.partner]
+        smooth = mixed * (1.0 - smoothing) + 0.5 * smoothing
+        expected = 2.0 * nn.functional.binary_cross_entropy_with_logits(result["output"], smooth)
+        torch.testing.assert_close(result["loss"], expected)
+
+    @pytest.mark.parametrize("loss_type", getattr(timm.loss, "MULTI_LABEL_LOSS_TYPES", ()))
+    def test_batch_left_alone_is_timms(self, loss_type: str) -> None:
+        needed = {"class_counts": [2, 3, 4], "num_samples": 9} if loss_type == "db" else {}
+        arguments = {"criterion_kwargs": {"loss_type": loss_type, **needed}}
+        theirs = self.make(**arguments)
+        timm_patchup.register("hard_patchup", prob=0.0)
+        ours = self.make(**arguments)
+        assert type(ours.criterion) is type(theirs.criterion)
+        assert type(ours.create_evaluator()) is type(theirs.create_evaluator())
+        assert torch.equal(ours(self.x, self.labels)["loss"], theirs(self.x, self.labels)["loss"])
+
+    def test_class_indices_have_timms_error(self) -> None:
+        timm_patchup.register("hard_patchup")
+        task = self.make()
+        with pytest.raises(ValueError, match="dense floating-point"):
+            task(self.x, torch.tensor([0, 1, 2, 0]))
+
+    def test_smoothing_is_the_criterions(self) -> None:
+        timm_patchup.register("hard_patchup", label_smoothing=0.1)
+        with pytest.raises(
+            ValueError, match=r"^label_smoothing of the mixer \(0.1\) .*criterion_kwargs=dict\(smoothing"
+        ):
+            self.make()
+
+    def test_own_class_of_both(self) -> None:
+        class Own(MixTask, timm.task.MultiLabelClassificationTask):
+            pass
+
+        model = timm.create_model("test_resnet", num_classes=3)
+        task = Own(model, mixer=timm_patchup.PatchUp(model, prob=1.0), verbose=False)
+        task(self.x, self.labels)["loss"].backward()
+        assert task.mixer.draw is not None
+
+
+OTHERS = [kind for kind in TASKS if kind is not TrainingTask and not issubclass(kind, ClassificationTask)]
 
 
 def test_other_tasks_are_found() -> None:

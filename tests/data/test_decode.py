@@ -15,9 +15,10 @@ from PIL import Image
 from timm_patchup.data import decode
 from timm_patchup.data.batches import EvaluationBatches
 from timm_patchup.data.decode import Undecodable, convert_image, decode_rgb, open_image
+from timm_patchup.data.folders import FolderSource
 from timm_patchup.data.images import open_images
 from timm_patchup.data.loader import ImageLoader, load_data, training_loader
-from timm_patchup.data.source import FolderSource, open_source
+from timm_patchup.data.source import open_source
 from timm_patchup.data.workers import naming_dead_workers
 from timm_patchup.errors import DataError, DataFailed
 from timm_patchup.recipe.parts import DataSpec, ImageSpec

@@ -126,3 +126,27 @@ def test_evaluation_images_are_normalized_pixels(tmp_path: Path) -> None:
         loader = evaluation_loader(data.test, recipe, rank=0, world_size=1)
         images = torch.cat([images for images, _ in loader])
         torch.testing.assert_close(images, expected.float())
+
+
+def test_repeated_images_are_augmented_anew_and_epochs_keep_their_length() -> None:
+    def keys(epoch: int, **more: int) -> list[tuple[int, int]]:
+        batches = TrainingBatches(100, batch_size=12, micro_batches=1, rank=0, world_size=1, seed=1, **more)
+        batches.begin(epoch)
+        return [key for batch in batches for key in batch]
+
+    plain, repeated = keys(2), keys(2, repeats=3)
+    assert len(plain) == len(repeated) == 96
+    samples = [sample for _, sample in repeated]
+    assert samples[::3] == samples[1::3] == samples[2::3] == [sample for _, sample in plain[:32]]
+    assert len(set(repeated)) == 96, "no two repeats have the same augmentation"
+    assert not set(repeated) & set(keys(3, repeats=3)), "nor do two epochs"
+
+
+def test_processes_share_repeated_images() -> None:
+    def one(rank: int, world_size: int) -> list[list[tuple[int, int]]]:
+        return list(
+            TrainingBatches(60, batch_size=12, micro_batches=1, rank=rank, world_size=world_size, seed=1, repeats=3)
+        )
+
+    whole = one(0, 1)
+    assert [a + b for a, b in zip(one(0, 2), one(1, 2))] == whole

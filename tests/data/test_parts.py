@@ -5,10 +5,11 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from tests.support.recipes import load_complete
 from timm_patchup.data.images import EVALUATION, open_images
 from timm_patchup.data.source import open_source
 from timm_patchup.errors import UserError
-from timm_patchup.recipe import list_recipes, load_recipe
+from timm_patchup.recipe import list_recipes
 from timm_patchup.recipe.data_names import find_data_spec, list_data, load_data_spec
 from timm_patchup.recipe.parts import AugmentSpec, DataSpec, ImageSpec
 
@@ -19,7 +20,7 @@ def test_parts_have_the_values_of_every_recipe() -> None:
     names = list_recipes()
     assert len(names) >= 180
     for name in names:
-        recipe = load_recipe(name)
+        recipe = load_complete(name)
         for part in (DataSpec.of(recipe), ImageSpec.of(recipe), AugmentSpec.of(recipe)):
             for field in fields(part):
                 value = getattr(part, field.name)

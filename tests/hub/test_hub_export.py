@@ -140,6 +140,22 @@ def test_the_card(tmp_path: Path) -> None:
     assert "- uoft-cs/cifar10" in text
 
 
+def test_several_methods_are_in_card_and_configuration(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", mix=["hard_patchup", "cutmix"], mix_weights=[2, 1])
+    folder = export(run.path, tmp_path / "hub")
+    card = ModelCard.load(folder / "README.md")
+    assert "trained with `hard_patchup` or `cutmix`, one of them per batch, on " in card.text
+    assert "| method | hard_patchup, weight 2: block_size 7, " in card.text
+    assert "| method | cutmix, weight 1: alpha 1.0, prob 1.0 |" in card.text
+    assert {"hard-patchup", "cutmix", "patchup"} <= set(card.data.tags)
+    config = json.loads((folder / "config.json").read_text())
+    assert config["pretrained_cfg"]["tag"] == "hard_patchup_cutmix_fashion_mini"
+    section = config["patchup"]
+    assert (section["method"], section["mix_weights"]) == (["hard_patchup", "cutmix"], [2.0, 1.0])
+    assert section["settings"]["cutmix"] == {"alpha": 1.0, "prob": 1.0}
+    assert load_recipe(folder / "recipe.yaml") == run.recipe()
+
+
 def test_weights_load_with_the_recipe_of_another_tool(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", model="test_resnet")
     out = export(run.path, tmp_path / "out")

@@ -1,8 +1,10 @@
-"""What the tests of every method share: the methods by kind, a net cheap enough to compile, mixers and batches.
+"""What the tests of every method share: the cases by kind, a net cheap enough to compile, mixers and batches.
 
-Nothing here lists methods by hand: a new file in ``timm_patchup/methods`` is tested without an edit.
+No method is listed by hand: a new file in ``timm_patchup/methods`` is tested without an edit. ``OPTIONS`` is the table
+of what else is mixed with: several methods at once, and settings that change what a draw holds.
 """
 
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -17,7 +19,15 @@ from timm_patchup.core.draw import Change, Erase
 from timm_patchup.core.method import method_settings, method_type
 
 HIDDEN = ["first", "second"]
-MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed")
+MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed", "weights")
+METHODS = list_methods()
+# By name: the methods, one of which acts per batch, and their settings.
+OPTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "one_of_inside": (["hard_patchup", "feature_cutmix", "manifold_mixup"], {"weights": [2, 1, 1]}),
+    "one_of_at_the_input": (["cutmix", "mixup"], {}),
+    "one_of_all_kinds": (["soft_patchup", "cutmix", "dropblock", "puzzle_mix"], {"soft_patchup": {"objective": "l1"}}),
+}
+CASES = [*METHODS, *OPTIONS]
 
 
 class TinyNet(nn.Module):
@@ -47,9 +57,11 @@ def tiny_net() -> TinyNet:
 def mixer_of(name: str, model: nn.Module, **settings: Any) -> Mixer:
     """Make a mixer that alters every batch at the sites of a TinyNet, as far as the method has such settings."""
     usual: dict[str, Any] = {"prob": 1.0, "sites": ["input", *HIDDEN], "num_classes": NUM_CLASSES, "length": 5}
-    usual |= {"block_size": 3} | settings
-    known = {*method_settings(name), *MIXER_ARGUMENTS}
-    return create_mixer(name, model, **{key: value for key, value in usual.items() if key in known})
+    names, own = OPTIONS.get(name, ([name], {}))
+    usual |= {"block_size": 3} | own | settings
+    known = {*names, *MIXER_ARGUMENTS, *(key for one in names for key in method_settings(one))}
+    mix = names if len(names) > 1 else names[0]
+    return create_mixer(mix, model, **{key: value for key, value in usual.items() if key in known})
 
 
 def batch(size: int = 6, seed: int = 1) -> tuple[Tensor, Tensor]:
@@ -98,9 +110,15 @@ def _change_of(name: str) -> Change | None:
     return last(mix).change
 
 
-METHODS = list_methods()
+def _cases(kind: Collection[str], *, require: Callable[[Iterable[bool]], bool]) -> list[str]:
+    """Return the cases of which any or all methods are of a kind."""
+    return [name for name in CASES if require(one in kind for one in OPTIONS.get(name, ([name], {}))[0])]
+
+
 _CHANGES = {name: _change_of(name) for name in METHODS}
-MIXING = {name for name, change in _CHANGES.items() if change is not None and change.mixes}
-ERASING = {name for name, change in _CHANGES.items() if isinstance(change, Erase)}
-WITH_SITES = [name for name in METHODS if "sites" in method_settings(name)]
-BY_SALIENCY = {name for name in METHODS if method_type(name).needs_saliency}
+_WITH_SITES = [name for name in METHODS if "sites" in method_settings(name)]
+MIXING = set(_cases([name for name, change in _CHANGES.items() if change is not None and change.mixes], require=any))
+ERASING = set(_cases([name for name, change in _CHANGES.items() if isinstance(change, Erase)], require=all))
+INSIDE = _cases(_WITH_SITES, require=any)
+WITH_SITES = _cases(_WITH_SITES, require=all)
+BY_SALIENCY = set(_cases([name for name in METHODS if method_type(name).needs_saliency], require=any))

@@ -15,9 +15,10 @@ from timm_patchup import Draw, Mixer, MixTask, list_sites
 from timm_patchup.core.draw import Erase, Mix
 
 from .every_method import (
+    CASES,
     ERASING,
     HIDDEN,
-    METHODS,
+    INSIDE,
     MIXING,
     WITH_SITES,
     batch,
@@ -30,7 +31,7 @@ from .every_method import (
 )
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CASES)
 def test_features_are_altered_where_and_as_the_draw_states(name: str) -> None:
     model = tiny_net()
     clean = copy.deepcopy(model)
@@ -40,7 +41,7 @@ def test_features_are_altered_where_and_as_the_draw_states(name: str) -> None:
         record(model.get_submodule(site), seen[site])
         record(clean.get_submodule(site), seen[site])
     sites = set()
-    every = {None} if name == "none" else {"input", *HIDDEN} if name in WITH_SITES else {"input"}
+    every = {None} if name == "none" else {"input", *HIDDEN} if name in INSIDE else {"input"}
     for seed in range(200):  # a site is missed with probability 1e-35
         if seed >= 12 and sites == every:
             break
@@ -73,7 +74,7 @@ def test_features_are_altered_where_and_as_the_draw_states(name: str) -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CASES)
 def test_targets_sum_to_one_and_follow_the_draw(name: str, smoothing: float) -> None:
     mix = mixer_of(name, tiny_net(), label_smoothing=smoothing)
     shared = 0
@@ -82,23 +83,25 @@ def test_targets_sum_to_one_and_follow_the_draw(name: str, smoothing: float) -> 
         _, target, _ = step(mix, x, y)
         draw = last(mix)
         own = one_hot(y) * (1.0 - smoothing) + smoothing / NUM_CLASSES
-        weight = (draw.kept + (1.0 - draw.kept) * draw.lam).reshape(-1, 1) if name in MIXING else torch.tensor(1.0)
+        weight = (draw.kept + (1.0 - draw.kept) * draw.lam).reshape(-1, 1) if draw.mixes else torch.tensor(1.0)
         torch.testing.assert_close(target, weight * own + (1.0 - weight) * own[draw.partner])
         torch.testing.assert_close(target.sum(1), torch.ones(len(y)))
         assert target.dtype is torch.float32
         assert (target >= 0.0).all()
-        assert name in MIXING or torch.equal(draw.partner, torch.arange(len(y)))
+        assert draw.mixes or torch.equal(draw.partner, torch.arange(len(y)))
         shared += not torch.equal(target, own)
     assert (shared > 0) == (name in MIXING)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CASES)
 def test_loss_is_that_of_the_target_and_twice_that_for_the_papers_objective(name: str) -> None:
     mix = mixer_of(name, tiny_net())
     x, y = batch()
     _, target, output = step(mix, x, y)
-    times = 2.0 if mix.method.objective == "paper" else 1.0
-    assert times == 2.0 or "patchup" not in name
+    method = last(mix).method
+    assert method in mix.method.members
+    times = 2.0 if method.objective == "paper" else 1.0
+    assert times == 2.0 or name not in ("hard_patchup", "soft_patchup")
     torch.testing.assert_close(mix.loss(output, target), times * F.cross_entropy(output, target))
 
 

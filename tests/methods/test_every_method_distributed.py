@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
-from .every_method import METHODS, batch, last, mixer_of, same, step, tiny_net
+from .every_method import CASES, batch, last, mixer_of, same, step, tiny_net
 
 RANKS = 2
 
@@ -19,7 +19,7 @@ def _train(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=RANKS)
     records: dict[str, Any] = {}
-    for name in METHODS:
+    for name in CASES:
         model = tiny_net()
         mix = mixer_of(name, model)
         parallel = DistributedDataParallel(model)
@@ -40,7 +40,7 @@ def test_two_processes_agree_on_gradients_and_draw_for_themselves(monkeypatch: p
     with tempfile.TemporaryDirectory() as folder:
         mp.start_processes(_train, args=(folder,), nprocs=RANKS, start_method="spawn")
         ranks = [torch.load(Path(folder) / f"rank{rank}.pt", weights_only=False) for rank in range(RANKS)]
-    for name in METHODS:
+    for name in CASES:
         draws = [rank[name][0] for rank in ranks]
         for first, second in zip(ranks[0][name][1], ranks[1][name][1], strict=True):
             assert all(torch.equal(p, q) for p, q in zip(first, second, strict=True)), name

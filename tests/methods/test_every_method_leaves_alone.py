@@ -11,10 +11,10 @@ from timm.utils import ModelEmaV3
 
 from tests.support.expectations import hook_count
 
-from .every_method import BY_SALIENCY, HIDDEN, METHODS, WITH_SITES, batch, last, mixer_of, one_hot, step, tiny_net
+from .every_method import BY_SALIENCY, CASES, HIDDEN, INSIDE, batch, last, mixer_of, one_hot, step, tiny_net
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CASES)
 def test_eval_is_untouched(name: str) -> None:
     model = tiny_net()
     clean = copy.deepcopy(model).eval()
@@ -38,7 +38,7 @@ def test_eval_is_untouched(name: str) -> None:
     assert mix.state_dict()["count"] == count
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CASES)
 def test_mixup_enabled_and_paused(name: str) -> None:
     model = tiny_net()
     model.norm.eval()
@@ -66,14 +66,14 @@ def test_mixup_enabled_and_paused(name: str) -> None:
     assert altered in ((0,) if name == "none" else range(1, 7) if name in BY_SALIENCY else (6,))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CASES)
 def test_detach_leaves_nothing_behind(name: str) -> None:
     model = tiny_net()
     model.norm.eval()
     clean = copy.deepcopy(model)
     names = {at: sorted(vars(module)) for at, module in model.named_modules()}
     mix = mixer_of(name, model)
-    assert hook_count(model) == (len(HIDDEN) + 1 if name in WITH_SITES else 0)
+    assert hook_count(model) == (len(HIDDEN) + 1 if name in INSIDE else 0)
     x, y = batch()
     mix(x, y)  # armed when it is detached
     mix.detach()
@@ -85,7 +85,7 @@ def test_detach_leaves_nothing_behind(name: str) -> None:
     mixer_of(name, model)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CASES)
 def test_global_random_state_and_inputs_are_untouched(name: str) -> None:
     mix = mixer_of(name, tiny_net())
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
@@ -101,7 +101,7 @@ def test_global_random_state_and_inputs_are_untouched(name: str) -> None:
     assert random.getstate() == before[2]
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CASES)
 def test_copies_of_the_model_are_inert(name: str) -> None:
     model = tiny_net()
     model.norm.eval()

@@ -5,10 +5,10 @@ import torch
 
 from timm_patchup import Draw, Mixer
 
-from .every_method import METHODS, batch, last, mixer_of, same, step, tiny_net
+from .every_method import CASES, batch, last, mixer_of, same, step, tiny_net
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CASES)
 def test_a_draw_can_be_replayed(name: str) -> None:
     mix = mixer_of(name, tiny_net())
     x, y = batch()
@@ -25,7 +25,7 @@ def test_a_draw_can_be_replayed(name: str) -> None:
         assert mix.state_dict() == state
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CASES)
 def test_resume_is_exact_and_draws_differ(name: str) -> None:
     def draws_of(mix: Mixer, count: int) -> list[Draw]:
         draws = []

@@ -14,6 +14,7 @@ from timm_patchup.errors import Failed, HubFailed, Stopped, UserError, nearest
 # Per command: its name in messages, a flag that takes a value, and the arguments that a call needs.
 CALLS = {
     "evaluate": ("evaluate.py", "--output", []),
+    "predict": ("predict.py", "--plot", []),
     "push": ("push_to_hub.py", "--revision", ["run", "--repo", "USER/NAME"]),
     "study": ("study.py", "--output", []),
     "timing": ("timing.py", "--output", []),

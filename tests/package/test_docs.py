@@ -58,9 +58,9 @@ def test_pages_and_blocks_are_found() -> None:
 @pytest.mark.parametrize(
     ("page", "code"), PYTHON, ids=[f"{path.parent.name}-{n}" for n, (path, _) in enumerate(PYTHON)]
 )
-def test_python_blocks_run(page: Path, code: str) -> None:
+def test_python_blocks_run(page: Path, code: str, tmp_path: Path) -> None:
     whole = code if "import" in code else LOOP + code
-    done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

@@ -13,7 +13,7 @@ LAYERS = [
     {"errors"},
     {"system", "core"},
     {"methods"},
-    {"models"},
+    {"models", "integrations"},
     {"recipe"},
     {"data"},
     {"runs"},
@@ -76,6 +76,7 @@ def test_imports_go_one_way() -> None:
         ("system/files.py", "from ..core import mixer"),
         ("hub/export.py", "from .. import study"),
         ("study/timing.py", "from ..cli.command import Parser"),
+        ("integrations/lightning.py", "from timm_patchup.training.learner import Learner"),
     ],
 )
 def test_an_import_the_wrong_way_is_found(file: str, line: str) -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.support.recipes import load_complete
 from timm_patchup.core.criterion import bce_softmax, is_affine
 from timm_patchup.recipe import Recipe, load_recipe
 from timm_patchup.recipe.compose import list_benchmarks, list_recipe_methods
@@ -113,10 +114,10 @@ def test_all_benchmarks_are_found() -> None:
 @pytest.mark.parametrize("benchmark", list_benchmarks())
 def test_every_benchmark_steps_once_with_every_method(benchmark: str) -> None:
     """The real networks, on images with a quarter of the side length."""
-    model = build_model(load_recipe(f"{benchmark}_none"))
+    model = build_model(load_complete(f"{benchmark}_none"))
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for method in list_recipe_methods():
-        recipe = load_recipe(f"{benchmark}_{method}")
+        recipe = load_complete(f"{benchmark}_{method}")
         channels, height, width = recipe.input_size
         model.load_state_dict(start)
         mix = build_mixer(recipe, model)
@@ -135,3 +136,13 @@ def test_every_benchmark_steps_once_with_every_method(benchmark: str) -> None:
         assert loss.isfinite(), method
         assert target.shape == (2, recipe.num_classes)
         assert not torch.equal(next(model.parameters()), before), method
+
+
+def test_bce_of_timm_with_threshold_and_sum() -> None:
+    output, target = torch.randn(4, 10), torch.rand(4, 10).softmax(dim=1)
+    plain = build_criterion(Recipe(loss="bce"))(output, target)
+    summed = build_criterion(Recipe(loss="bce", bce_sum=True))(output, target)
+    torch.testing.assert_close(summed, 10 * plain)
+    rounded = build_criterion(Recipe(loss="bce", bce_target_thresh=0.1))(output, target)
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(output, (target > 0.1).float())
+    torch.testing.assert_close(rounded, expected)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from ..errors import Failed, Stopped, UserError, nearest, one_line
+from ..errors import Failed, SiteError, Stopped, UserError, nearest, one_line
 
 # Errors of the file system that a user can put right, with what failed.
 _FILE_ERRORS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS), "cannot write")
@@ -104,6 +104,8 @@ def _exit_code(error: Exception) -> int:
 
 
 def _lines(error: Exception, on_file_error: str) -> list[str]:
+    if isinstance(error, SiteError):
+        return [error.for_flag("--mix-sites")]
     if isinstance(error, UserError):
         return error.problems
     if isinstance(error, OSError) and error.errno in _FILE_ERRORS:

@@ -46,7 +46,7 @@ def make_parser() -> Parser:
         action="extend",
         default=[],
         metavar="MODEL",
-        help="run folders, hf-hub:USER/NAME, local-dir:DIR in timm's layout, or timm model names; several are compared",
+        help="run folders, exports, USER/NAME on the Hub, or timm model names; several are compared",
     )
     group.add_argument(
         "--suite",
@@ -89,7 +89,7 @@ def read_call(words: Sequence[str]) -> EvalCall:
     options = {option.name: option for suite in SUITES.values() for option in suite.options}
     suites = parse_suites(given.suite)
     if not given.model:
-        problems.append("--model is required: a run folder, hf-hub:USER/NAME, local-dir:DIR or a name of timm")
+        problems.append("--model is required: a run folder, an export, USER/NAME on the Hub or a name of timm")
     lowest = {"limit": 1, "batch_size": 1, "threads": 1, "seed": 0}
     problems += check_minimums(given, lowest | {o.name: o.low for o in options.values() if o.low is not None})
     if given.seed >= 2**63:

@@ -22,6 +22,12 @@ _OURS = (
     "crop_mode",
     "lighting",
     "filter_bias_and_bn",
+    "select_split",
+    "test_fraction",
+    "pretrained_path",
+    "head_init",
+    "freeze",
+    "class_weight",
 )
 
 
@@ -34,8 +40,12 @@ def for_timm(recipe: Recipe, *, known: Collection[str], num_processes: int) -> t
         num_processes: timm's batch size is that of one process.
 
     Raises:
-        UserError: a batch that cannot be divided, or a loss that timm's script does not have.
+        UserError: keys that follow from one's own images, a batch that cannot be divided, or a loss that timm's
+            script does not have.
     """
+    if recipe.unresolved:
+        found = "train it once with scripts/train.py, then give the recipe.yaml of that run"
+        raise UserError(f"the recipe leaves {', '.join(recipe.unresolved)} to your images: {found}")
     problems = batch_problems(recipe, num_processes)
     if recipe.loss == "bce_softmax":
         problems.append("timm's script has no loss bce_softmax: choose cross_entropy or bce in the recipe")

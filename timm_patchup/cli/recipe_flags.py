@@ -13,11 +13,11 @@ import yaml
 from timm.utils import ParseKwargs
 
 from ..core.method import list_methods, method_settings
-from ..core.settings import Setting, plain, settings_of
+from ..core.settings import AUTO, Setting, plain, settings_of
 from ..errors import UserError
 from ..recipe import Recipe, load_recipe
 from ..recipe.compose import DEFAULT
-from ..recipe.schema import MIX_PREFIX, list_mix_settings
+from ..recipe.schema import MIX_PREFIX, list_keys, list_mix_settings
 
 # The first key of each group of flags, and its title.
 _GROUPS = {
@@ -41,30 +41,35 @@ def add_recipe_flags(parser: argparse.ArgumentParser, words: Sequence[str] = ())
         if name in _GROUPS:
             group = parser.add_argument_group(_GROUPS[name])
         if name == "mix":
-            add_mix_flags(group, method=shown.mix, values=shown.mix_settings, default=argparse.SUPPRESS)
-        else:
+            add_mix_flags(group, methods=shown.methods, default=argparse.SUPPRESS)
+        elif name != "mix_weights":
             _add(group, key, f"{key.help} (default: {_shown(values[name])})")
 
 
-def add_mix_flags(
-    group: Any, *, method: str | None = None, values: Mapping[str, Any] | None = None, **common: Any
-) -> list[str]:
-    """Add ``--mix`` and a flag per setting of any method; return the names of the settings.
+def add_mix_flags(group: Any, *, methods: Mapping[str, Mapping[str, Any]] | None = None, **common: Any) -> list[str]:
+    """Add ``--mix``, the flags of several methods and one per setting of any method; return the keys they set.
 
     Args:
         group: a parser, or a group of one.
-        method: the method whose defaults the help shows; None for those of every method.
-        values: its settings if they are not the defaults.
+        methods: the methods and settings whose values the help shows; None for the defaults of every method.
         **common: more arguments for argparse, for every flag.
     """
-    default = f" (default: {method})" if method else ""
-    group.add_argument("--mix", metavar="NAME", help=f"method: {', '.join(list_methods())}{default}", **common)
+    default = f" (default: {' '.join(methods)})" if methods else ""
+    text = f"method, or several, of which one is chosen per batch: {', '.join(list_methods())}{default}"
+    group.add_argument("--mix", nargs="+", metavar="NAME", help=text, **common)
+    weights = settings_of(Recipe)["mix_weights"]
+    _add(group, weights, f"{weights.help} (default: equal)", **common)
+    text = "settings of one of several methods, such as cutmix.prob=0.5; --mix-SETTING is for all that have it"
+    group.add_argument(
+        "--mix-settings", nargs="+", action=_BySetting, metavar="NAME.SETTING=VALUE", help=text, **common
+    )
     names = list_mix_settings()
     for name in names:
         owners = {other: method_settings(other)[name] for other in list_methods() if name in method_settings(other)}
-        if method in owners:
-            key, value = owners[method], (values or {}).get(name, plain(owners[method].default))
-            text = f"{method}: {key.help} (default: {_shown(value)})"
+        shown = {method: values[name] for method, values in (methods or {}).items() if name in values}
+        if shown:
+            key = owners[next(iter(shown))]
+            text = "; ".join(f"{one}: {owners[one].help} (default: {_shown(value)})" for one, value in shown.items())
         else:
             key = next(iter(owners.values()))
             defaults = "; ".join(f"{other}: {_shown(plain(own.default))}" for other, own in owners.items())
@@ -72,7 +77,21 @@ def add_mix_flags(
             text = f"{key.help if len(meanings) == 1 else 'meaning depends on the method'} ({defaults})"
         several = any(own.takes_several for own in owners.values())  # --mix may choose any of them
         _add(group, key, text, prefix=MIX_PREFIX, several=several, **common)
-    return names
+    return ["mix", "mix_weights", "mix_settings", *(MIX_PREFIX + name for name in names)]
+
+
+class _BySetting(argparse.Action):
+    """Read words such as ``cutmix.prob=0.5`` into settings by method."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        found: dict[str, dict[str, Any]] = {}
+        for word in values:
+            name, equals, value = word.partition("=")
+            method, _, setting = name.rpartition(".")
+            if not (method and setting and equals):
+                parser.error(f"{option_string} needs METHOD.SETTING=VALUE, such as cutmix.prob=0.5, got {word!r}")
+            found.setdefault(method, {})[setting] = _value(value)
+        setattr(namespace, self.dest, found)
 
 
 def _add(group: Any, key: Setting, text: str, *, prefix: str = "", several: bool = False, **common: Any) -> None:
@@ -86,6 +105,7 @@ def _add(group: Any, key: Setting, text: str, *, prefix: str = "", several: bool
         group.add_argument(flag, nargs="*", action=ParseKwargs, metavar="KEY=VALUE", **options)
     else:
         metavar = "{" + ",".join(key.choices) + "}" if key.choices else _metavar(key)
+        metavar = f"{metavar[:-1]},X}}" if key.choices and key.takes_several else metavar
         nargs = {"nargs": "+"} if several or key.takes_several else {}
         text_type = _text_or_none if key.optional else str
         group.add_argument(
@@ -110,10 +130,10 @@ def named_recipe(words: Sequence[str]) -> Recipe:
     """Return the recipe that words name with --recipe and --mix, the default one if they are wrong."""
     peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     peek.add_argument("--recipe", default=DEFAULT)
-    peek.add_argument("--mix")
+    peek.add_argument("--mix", nargs="+")
     given, _ = peek.parse_known_args([word for word in words if word not in ("-h", "--help")])
     try:
-        return load_recipe(given.recipe, {} if given.mix is None else {"mix": given.mix})
+        return load_recipe(given.recipe, {} if given.mix is None else {"mix": one_or_several(given.mix)})
     except UserError:
         return load_recipe(DEFAULT)
 
@@ -121,17 +141,26 @@ def named_recipe(words: Sequence[str]) -> Recipe:
 def given_keys(namespace: argparse.Namespace) -> dict[str, Any]:
     """Return the keys of a recipe that were given as flags."""
     given = vars(namespace)
-    own = {name: given[name] for name in settings_of(Recipe) if name in given}
-    flags = {name: given[MIX_PREFIX + name] for name in list_mix_settings() if MIX_PREFIX + name in given}
-    return own | {MIX_PREFIX + name: value for name, value in mix_values(flags).items()}
+    keys = settings_of(Recipe)
+    own = {name: given[name] for name in list_keys() if name in given}
+    return mix_values({name: _one_or_several(keys[name], own[name]) if name in keys else own[name] for name in own})
+
+
+def _one_or_several(key: Setting, value: Any) -> Any:
+    """Return a single word that a key also takes by itself, such as ``auto``, without its list."""
+    single = isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
+    return value[0] if single and value[0] in (key.choices or ()) + (AUTO,) * key.auto else value
 
 
 def mix_values(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings among flags: one word for a setting that takes one value or several is that one value."""
-    return {
-        name: value[0] if isinstance(value, list) and len(value) == 1 and _takes_one(name) else value
-        for name, value in flags.items()
-    }
+    """Return the values of flags: one word for a key of a method that takes one value or several is that one value."""
+    single = {"mix", *(MIX_PREFIX + name for name in list_mix_settings() if _takes_one(name))}
+    return {name: one_or_several(value) if name in single else value for name, value in flags.items()}
+
+
+def one_or_several(value: Any) -> Any:
+    """Return the only word of a flag that takes one or several, otherwise what was given."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 def _takes_one(name: str) -> bool:

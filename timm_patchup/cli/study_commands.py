@@ -83,12 +83,18 @@ def flags(keys: Mapping[str, Any]) -> list[str]:
         flag = f"--{name.replace('_', '-')}"
         if isinstance(value, bool) and not name.startswith("mix_"):
             words.append(flag if value else f"--no-{name.replace('_', '-')}")
+        elif name == "mix_settings":
+            words += [flag, *(f"{one}.{key}={_word(item)}" for one, own in value.items() for key, item in own.items())]
         elif isinstance(value, Mapping):
             words += [flag, *(f"{key}={item}" for key, item in value.items())]
         else:
             items = value if isinstance(value, (list, tuple)) else [value]
-            words += [flag, *("none" if item is None else str(item) for item in items)]
+            words += [flag, *(_word(item) for item in items)]
     return words
+
+
+def _word(value: Any) -> str:
+    return "none" if value is None else str(value).replace(" ", "") if isinstance(value, list) else str(value)
 
 
 def data_flags(run: Run, study: Study, data_dir: Path | None) -> list[str]:

@@ -8,6 +8,11 @@ from .functional import soft_target
 
 def check_batch(x: Tensor, target: Tensor) -> None:
     """Raise TypeError or ValueError if images and targets are not a batch."""
+    if isinstance(x, dict) and "patches" in x:
+        raise TypeError(
+            "x is a NaFlex batch (a dict with patches), whose images have grids of their own and no places in common: "
+            "mixing needs images (B, C, H, W) of one size"
+        )
     if not isinstance(x, Tensor) or x.ndim != 4 or not x.is_floating_point():
         raise TypeError(f"x must be a floating point tensor (B, C, H, W), got {_describe(x)}")
     if len(x) == 0:
@@ -17,6 +22,14 @@ def check_batch(x: Tensor, target: Tensor) -> None:
         raise TypeError(f"target must be int (B,) class indices or float (B, K) distributions, got {_describe(target)}")
     if len(target) != len(x):
         raise ValueError(f"target has {len(target)} rows, x has {len(x)} samples")
+
+
+def check_logits(output: object) -> None:
+    """Raise TypeError if the output of a model is not the tensor of its logits."""
+    if not isinstance(output, Tensor):
+        field = next((name for name in ("logits", "out") if isinstance(getattr(output, name, None), Tensor)), None)
+        hint = f": give output.{field}" if field else ""
+        raise TypeError(f"output must be the tensor of logits (B, K), got {type(output).__name__}{hint}")
 
 
 def own_target(target: Tensor, num_classes: int | None, *, label_smoothing: float, check_labels: bool) -> Tensor:
@@ -36,13 +49,32 @@ def own_target(target: Tensor, num_classes: int | None, *, label_smoothing: floa
             raise ValueError(f"target has {target.shape[1]} columns, num_classes is {num_classes}")
         return soft_target(target, target.shape[1], label_smoothing=label_smoothing)
     if not num_classes:
-        raise ValueError("class indices need num_classes: give it to the mixer, the model does not state it")
+        raise ValueError(
+            "class indices need the number of classes, which the model does not state: give num_classes= to the mixer"
+        )
     if check_labels:
         low, high = int(target.min()), int(target.max())
         if low < 0 or high >= num_classes:
             wrong = low if low < 0 else high
             raise ValueError(f"target has the label {wrong}, allowed are 0 to num_classes - 1 = {num_classes - 1}")
     return soft_target(target.long(), num_classes, label_smoothing=label_smoothing)
+
+
+def check_returned(target: Tensor, returned: Tensor) -> None:
+    """Raise ValueError if a mixed batch is compared with another target than the one the mixer returned.
+
+    The values are looked at on the CPU only: on an accelerator that would wait for the device.
+    """
+    if target is returned:
+        return
+    same = target.shape == returned.shape
+    if same and target.device.type == returned.device.type == "cpu":
+        same = torch.allclose(target.float(), returned, atol=1e-2)
+    if not same:
+        raise ValueError(
+            f"target {tuple(target.shape)} is not the one that mix(x, target) returned: samples that are mixed again, "
+            f"by timm.data.Mixup for one, have other partners inside the model. Call timm's Mixup before the mixer"
+        )
 
 
 def _describe(value: object) -> str:

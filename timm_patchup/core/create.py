@@ -1,11 +1,14 @@
 """The two calls users know: ``PatchUp(model, mode=...)`` and ``create_mixer(name, model, ...)``. Both make a Mixer."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from torch import nn
 
 from .method import make_method
 from .mixer import Mixer
+from .one_of import make_methods
+from .outside import import_methods
 from .settings import check_value
 
 
@@ -43,7 +46,7 @@ class PatchUp(Mixer):
 
 
 def create_mixer(
-    name: str,
+    name: str | Sequence[str],
     model: nn.Module,
     *,
     num_classes: int | None = None,
@@ -51,21 +54,25 @@ def create_mixer(
     seed: int = 0,
     **settings: Any,
 ) -> Mixer:
-    """Make a mixer for a model from the name of a method.
+    """Make a mixer for a model from the name of a method, or from those of several.
 
     Args:
-        name: one of ``list_methods()``.
+        name: one of ``list_methods()`` or ``"package.module:Name"``, which is imported; or a list of them, of which
+            one is chosen per batch.
         model: a timm model, before torch.compile or any distributed wrapper.
         num_classes: number of classes; None takes ``model.num_classes``.
         label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
         seed: seed of the draws; each rank draws its own.
-        **settings: settings that differ from the method's defaults.
+        **settings: settings that differ from the method's defaults. Of several methods, each that has a setting takes
+            it; those of one method are a mapping under its name, and ``weights`` says how often each has its turn.
 
     Raises:
         UserError: unknown method or setting, or a value outside of its range.
 
     Example:
         >>> mix = create_mixer("hard_patchup", model, gamma=0.4)
+        >>> mix = create_mixer(["hard_patchup", "cutmix"], model, weights=[2, 1], hard_patchup={"gamma": 0.4})
     """
-    method = make_method(name, **settings)
+    import_methods(name)
+    method = make_methods(name, **settings)
     return Mixer(model, method, num_classes=num_classes, label_smoothing=label_smoothing, seed=seed)

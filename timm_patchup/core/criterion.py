@@ -4,8 +4,10 @@ If l is affine in its target, the paper's two terms are equal, so that L1 + L2 i
 evaluation instead of three.
 """
 
+import copy
 from collections.abc import Callable
 
+import timm.loss
 import torch.nn.functional as F
 from timm.loss import BinaryCrossEntropy, JsdCrossEntropy, LabelSmoothingCrossEntropy, SoftTargetCrossEntropy
 from torch import Tensor, nn
@@ -13,6 +15,28 @@ from torch import Tensor, nn
 from .functional import smooth_target
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
+
+
+def _of_timm(*names: str) -> tuple[type[nn.Module], ...]:
+    """Return those of timm's losses that the installed release has."""
+    return tuple(getattr(timm.loss, name) for name in names if hasattr(timm.loss, name))
+
+
+# What is not in these lists is not known: it gets soft targets, in the general form of the objective.
+_AFFINE = (
+    nn.CrossEntropyLoss,
+    nn.BCEWithLogitsLoss,
+    SoftTargetCrossEntropy,
+    LabelSmoothingCrossEntropy,
+    *_of_timm("PolyCrossEntropy"),
+)
+# Losses of soft targets that smooth class indices only.
+_SMOOTH_INDICES = (BinaryCrossEntropy, *_of_timm("PolyCrossEntropy"))
+# Losses that smooth whatever they are given.
+_SMOOTH_EVERYTHING = _of_timm("AsymmetricLossMultiLabel", "PolyBinaryCrossEntropy", "DistributionBalancedLoss")
+# Losses for which a label is there or not: what is mixed counts from one half on.
+_ROUND_TARGETS = _of_timm("TwoWayLoss", "ZlprLoss")
+_TAKE_INDICES_ONLY = (nn.NLLLoss, nn.MultiMarginLoss, *_of_timm("AsymmetricLossSingleLabel"))
 
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
@@ -29,8 +53,12 @@ def is_affine(criterion: Criterion) -> bool:
     """Return whether the criterion is known to be affine in a soft target. A subclass may not be: it is not known."""
     if type(criterion) is BinaryCrossEntropy:
         return criterion.target_threshold is None
-    known = (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss, SoftTargetCrossEntropy, LabelSmoothingCrossEntropy)
-    return criterion in (cross_entropy, bce_softmax) or type(criterion) in known
+    return criterion in (cross_entropy, bce_softmax) or type(criterion) in _AFFINE
+
+
+def rounds_targets(criterion: Criterion) -> bool:
+    """Return whether a loss of timm rounds mixed labels to 0 and 1."""
+    return type(criterion) in _ROUND_TARGETS
 
 
 def smoothing_of(criterion: Criterion) -> float:
@@ -54,27 +82,44 @@ def takes_indices(criterion: Criterion) -> bool:
     """
     if type(criterion) is nn.CrossEntropyLoss:
         return criterion.weight is None
-    return type(criterion) in (LabelSmoothingCrossEntropy, BinaryCrossEntropy)
+    return type(criterion) in (LabelSmoothingCrossEntropy, *_SMOOTH_INDICES)
 
 
 def for_soft_targets(criterion: Criterion, *, from_indices: bool = True) -> Criterion:
     """Return the criterion as it acts on soft targets (B, K).
 
-    Two of timm's criteria smooth only class indices: for soft targets the smoothing is done here, with their formula.
+    Some of timm's criteria smooth only class indices: for soft targets the smoothing is done here, with their formula.
     A criterion that is not timm's or torch's is called with soft targets as it is.
 
     Args:
         criterion: the criterion.
-        from_indices: whether the targets were made of class indices. timm's BinaryCrossEntropy leaves those that came
-            soft as they are, and timm's script does not take its default smoothing away for them.
+        from_indices: whether the targets were made of class indices. Those that came soft, such as the labels of a
+            multi-label task, are smoothed by the criterion alone, if it does that.
 
     Raises:
-        TypeError: the criterion compares augmented splits of a batch, which mixing would take apart.
+        TypeError: the criterion cannot be used with mixed targets.
     """
+    name = type(criterion).__name__
     if isinstance(criterion, JsdCrossEntropy):
-        raise TypeError("JsdCrossEntropy compares splits of one batch (--aug-splits) and cannot be used with mixing")
+        raise TypeError(f"{name} compares splits of one batch (--aug-splits) and cannot be used with mixing")
+    if isinstance(criterion, _TAKE_INDICES_ONLY):
+        raise TypeError(
+            f"{name} takes class indices only, mixed targets are distributions: it cannot be used with mixing"
+        )
     if type(criterion) is LabelSmoothingCrossEntropy:
         return lambda output, target: F.cross_entropy(output, smooth_target(target, criterion.smoothing))
-    if type(criterion) is BinaryCrossEntropy and criterion.smoothing and from_indices:
-        return lambda output, target: criterion(output, smooth_target(target, criterion.smoothing))
+    smoothing = smoothing_of(criterion) if from_indices and _is_timms(criterion) else 0.0
+    if smoothing and type(criterion) in _SMOOTH_INDICES:
+        unsmoothed = copy.copy(criterion)
+        unsmoothed.smoothing = 0.0  # type: ignore[attr-defined]
+        return lambda output, target: unsmoothed(output, smooth_target(target, smoothing))
+    if smoothing and type(criterion) not in _SMOOTH_EVERYTHING:
+        raise TypeError(
+            f"how {name} smooths mixed targets is not known: make it with smoothing 0 and give label_smoothing="
+            f"{smoothing} to the mixer"
+        )
     return criterion
+
+
+def _is_timms(criterion: Criterion) -> bool:
+    return type(criterion).__module__.startswith("timm.")

@@ -7,15 +7,18 @@ the features; ``Draw.masks`` lays them out as the tensors have them.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from ..errors import UserError, WrongType, unknown
 from .functional import erase_features, kept_fraction, mix_features
-from .layout import FeatureMap
+from .layout import FeatureMap, widest_of
 from .settings import check_value
+
+if TYPE_CHECKING:
+    from .method import Method
 
 
 class Change(Protocol):
@@ -108,12 +111,20 @@ class Draw:
         change: what happens there, with masks (1 or B, 1 or C, H, W) whatever the layout of the features; None if the
             batch is left as it is.
         layouts: where the features are in what the site gives; the mixer fills it in.
+        method: whose turn it was, also if it left the batch as it is; None if none was asked. Its objective is that of
+            the batch.
     """
 
     site: str | None
     partner: Tensor
     change: Change | None = None
     layouts: tuple[FeatureMap, ...] = field(default=(), compare=False, repr=False)
+    method: "Method | None" = None
+
+    @classmethod
+    def nothing(cls, x: Tensor, method: "Method | None" = None) -> "Draw":
+        """Return the draw of a batch that is left as it is."""
+        return cls(None, torch.arange(len(x), device=x.device), method=method)
 
     @property
     def changed(self) -> Tensor | None:
@@ -158,13 +169,33 @@ class Draw:
                 raise unknown("draw.site", self.site, sites)
             self.change.check(batch_size)
 
-    def masks(self) -> tuple[Tensor, ...]:
+    def check_layouts(self, layouts: Sequence[FeatureMap]) -> None:
+        """Raise UserError if a draw to replay was made for features of another size, which would be mixed elsewhere."""
+        if not isinstance(self.change, (Mix, Erase)):
+            return
+        widest = widest_of(tuple(layouts))
+        needed = (widest.channels, widest.height, widest.width)
+        given = tuple(self.change.changed.shape[1:])
+        if len(given) != 3 or any(size not in (1, wanted) for size, wanted in zip(given, needed)):
+            raise UserError(
+                f"draw.changed has masks of {given}, but site {self.site!r} has features of {needed} (C, H, W) for "
+                f"these images: replay a draw with images of the size it was made for"
+            )
+
+    def masks(self, *, alike: bool = False) -> tuple[Tensor, ...]:
         """Return the mask of each tensor that the site gives, as that tensor has its features.
 
         What has no place on the grid is mixed as the targets are; if features are erased it stays as it is.
+
+        Args:
+            alike: whether masks of mixes that are smaller than the features are expanded to their size.
         """
         change = self.change
         if change is None:
             return ()
+        changed = change.changed
+        if alike and isinstance(change, Mix):
+            widest = widest_of(self.layouts)
+            changed = changed.expand(-1, widest.channels, widest.height, widest.width).contiguous()
         share = 1.0 - (1.0 / change.scale if isinstance(change, Erase) else self.kept)
-        return tuple(layout.lay_out(layout.fit(change.changed), share) for layout in self.layouts)
+        return tuple(layout.lay_out(layout.fit(changed), share) for layout in self.layouts)

@@ -34,19 +34,25 @@ class Armed:
         self.pending: str | None = None
         self.applied = self.ran = False
 
-    def load(self, draw: Draw) -> None:
-        """Arm a draw; one at the input, or none at all, leaves nothing for the hooks to do."""
+    def load(self, draw: Draw, *, alike: bool = False) -> None:
+        """Arm a draw; one at the input, or none at all, leaves nothing for the hooks to do.
+
+        Args:
+            draw: the draw.
+            alike: whether swaps and mixes of several methods look the same, so that they share a compiled graph: there
+                is one per site and kind, and torch.compile makes eight at most.
+        """
         self.disarm()
         change = draw.change
         if change is None or draw.site == INPUT:
             return
         if not isinstance(change, (Mix, Erase)):
             raise TypeError(f"{type(change).__name__} acts on images: inside a model a change is a Mix or an Erase")
-        self.changed = draw.masks()
+        self.changed = draw.masks(alike=alike)
         self.partner = draw.partner
         self.inverse = draw.partner.argsort()
         # As a tensor, lam is an input of a compiled graph; as a number it would be a new graph for each batch.
-        self.lam = torch.full((), change.lam, device=draw.partner.device) if change.lam else None
+        self.lam = torch.full((), change.lam, device=draw.partner.device) if change.lam or alike else None
         self.scale = change.scale if isinstance(change, Erase) else None
         self.site = self.pending = draw.site
 

@@ -175,7 +175,10 @@ def _fitting(
     prefixes: Sequence[int],
     order: Tensor | None,
 ) -> list[FeatureMap]:
-    """Return the layouts that have the stated number of channels and the image's proportions: mostly just one."""
+    """Return the layouts that have the stated number of channels and the image's proportions: mostly just one.
+
+    How many tokens are a prefix may be a guess, so their grid must be that of one stride for rows and columns.
+    """
     layouts: list[FeatureMap] = []
     if len(shape) == 4:
         _, a, b, c = shape
@@ -186,7 +189,7 @@ def _fitting(
             layouts += [
                 FeatureMap(shape[2], rows, places // rows, prefix=prefix, order=order)
                 for rows in range(1, places + 1)
-                if places % rows == 0
+                if places % rows == 0 and _has_one_stride(height, width, rows, places // rows)
             ]
     layouts = [layout for layout in layouts if layout.channels == channels] or layouts
 
@@ -199,6 +202,13 @@ def _fitting(
         best = min(map(error, layouts))
         layouts = [layout for layout in layouts if error(layout) == best]
     return layouts
+
+
+def _has_one_stride(height: int, width: int, rows: int, columns: int) -> bool:
+    """Whether some stride s makes ``rows`` of ``height`` and ``columns`` of ``width``, both rounded down or both up."""
+    down = max(height / (rows + 1), width / (columns + 1)) < min(height / rows, width / columns)
+    least, most = max(height / rows, width / columns), min(height / max(rows - 1, 1e-9), width / max(columns - 1, 1e-9))
+    return down or least < most
 
 
 def _share_below(output: Tensor, layout: FeatureMap) -> float:

@@ -29,7 +29,7 @@ class Place:
 
     Attributes:
         site: name of the site.
-        sites: names of all sites of the mixer.
+        sites: names of all sites of the method.
         shape: of the features there, (B, C, H, W), whatever their layout in memory.
         partner: int64, (B,), on ``device``: whom each sample is mixed with.
         generator: the batch's own, on the CPU.
@@ -100,6 +100,15 @@ class Method(Checked):
         """The sites that the settings name, None for the default ones as far as a model has them."""
         return self.default_sites
 
+    @property
+    def members(self) -> tuple["Method", ...]:
+        """The methods that ``choose`` can return."""
+        return (self,)
+
+    def choose(self, generator: torch.Generator) -> "Method":
+        """Return the method that acts on a batch: this one, unless it stands for several."""
+        return self
+
     def check_sites(self, names: Sequence[str]) -> None:
         """Raise UserError if settings do not fit the sites of a model."""
 
@@ -144,14 +153,25 @@ def register_method(name: str) -> Callable[[AnyMethod], AnyMethod]:
     def register(kind: AnyMethod) -> AnyMethod:
         if name in _METHODS:
             raise UserError(f"method {name!r} is already registered, by {_METHODS[name].__qualname__}")
-        parameters = vars(kind).get("__dataclass_params__")
-        if not (isinstance(kind, type) and issubclass(kind, Method) and parameters and parameters.frozen):
-            raise WrongType(f"method {name!r} must be a frozen dataclass derived from Method, got {kind!r}")
+        add_method(name, kind)
         kind.name = name
-        _METHODS[name] = kind
         return kind
 
     return register
+
+
+def add_method(name: str, kind: Any) -> None:
+    """Add a class to the registry; one that is registered already keeps its name and is known by this one, too.
+
+    Raises:
+        WrongType: it is no method.
+    """
+    parameters = getattr(kind, "__dict__", {}).get("__dataclass_params__")
+    if not (isinstance(kind, type) and issubclass(kind, Method) and parameters and parameters.frozen):
+        raise WrongType(f"method {name!r} must be a frozen dataclass derived from Method, got {kind!r}")
+    if "name" not in vars(kind):
+        kind.name = name
+    _METHODS[name] = kind
 
 
 def list_methods() -> list[str]:
@@ -161,6 +181,8 @@ def list_methods() -> list[str]:
 
 def method_type(name: str) -> type[Method]:
     """Return the class of a method; raise UserError with the nearest names if there is none."""
+    if name not in _METHODS and ":" in name:
+        raise UserError(f"method {name!r} is from outside and was not imported: load_recipe and create_mixer import it")
     if name not in _METHODS:
         raise unknown("method", name, list_methods())
     return _METHODS[name]

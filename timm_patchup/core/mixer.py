@@ -5,6 +5,7 @@ the hook at the drawn site; the model then mixes its own features on the way. Th
 randomness, hooks, targets and the loss are the same for all.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,12 +15,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import SiteError, UserError
+from ..errors import SiteError
 from . import sampling
-from .batch import check_batch, own_target
-from .criterion import Criterion, cross_entropy, for_soft_targets, is_affine, refuse_double_smoothing, takes_indices
-from .draw import Change, Draw, Erase, Mix
-from .functional import mix_targets, patchup_loss
+from .batch import check_batch, check_logits, check_returned, own_target
+from .criterion import (
+    Criterion,
+    cross_entropy,
+    for_soft_targets,
+    is_affine,
+    refuse_double_smoothing,
+    rounds_targets,
+    takes_indices,
+)
+from .draw import Change, Draw
+from .functional import Objective, mix_targets, patchup_loss
 from .hooks import Armed, attach, refuse_wrapped
 from .layout import FeatureMap, widest_of
 from .method import INPUT, Method, Place
@@ -27,6 +36,7 @@ from .probe import probe, saliency
 from .seeding import Stream
 from .settings import check_value
 from .sites import Site, resolve_sites
+from .tokens import check_readable
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,7 @@ class _Batch:
         own: the targets as distributions, (B, K): y.
         changed: Y, the targets of the altered features; None if samples are not mixed.
         target: what the call returned: W, or y if samples are not mixed.
+        objective: that of the method which acted; None if samples are not mixed.
     """
 
     draw: Draw
@@ -46,6 +57,7 @@ class _Batch:
     own: Tensor
     changed: Tensor | None
     target: Tensor
+    objective: Objective | None
 
 
 class Mixer:
@@ -60,7 +72,7 @@ class Mixer:
 
     Attributes:
         mixup_enabled: timm's switch: False leaves every following batch as it is.
-        sites: where the method can act in this model.
+        sites: where the method can act in this model; of several methods, all of theirs.
 
     Example:
         >>> mix = Mixer(model, ManifoldMixup(alpha=1.5))
@@ -82,8 +94,15 @@ class Mixer:
         self.method = method
         self.num_classes = check_value("num_classes", num_classes, int | None, low=1)
         self.label_smoothing = check_value("label_smoothing", label_smoothing, float, low=0, below=1)
-        self.sites: list[Site] = resolve_sites(model, method.site_names, default=method.default_sites)
-        method.check_sites([site.name for site in self.sites])
+        sites: dict[str, Site] = {}
+        self._turns: list[tuple[Method, tuple[str, ...]]] = []  # methods that may act, and where
+        for member in method.members:
+            own = {site.name: site for site in resolve_sites(model, member.site_names, default=member.default_sites)}
+            member.check_sites(list(own))
+            sites |= own
+            self._turns.append((member, tuple(own)))
+        self.sites = list(sites.values())
+        check_readable(model, self.sites)
         self.mixup_enabled = True
         self._batch: _Batch | None = None
         self._paused = 0
@@ -130,19 +149,20 @@ class Mixer:
         look = target.device.type == "cpu" or self._batch is None
         own = own_target(target, num_classes, label_smoothing=self.label_smoothing, check_labels=look)
         if self._paused or not self.mixup_enabled or not self.model.training:
-            draw = _no_draw(x)
+            draw = Draw.nothing(x)
         elif draw is None:
             draw = self._make_draw(x, own)
         else:
             draw.check(len(x), [site.name for site in self.sites])
             layouts = self._maps_for(x)[draw.site] if draw.site else ()
-            _check_mask_fits(draw, layouts)
+            draw.check_layouts(layouts)
             draw = draw if draw.layouts == layouts else replace(draw, layouts=layouts)
-        changed, mixed = None, own
+        changed, mixed, objective = None, own, None
         if draw.mixes:
+            objective = (draw.method or self.method).objective
             changed, mixed = mix_targets(own, draw.partner, kept=draw.kept, lam=draw.lam)
-        self._armed.load(draw)
-        self._batch = _Batch(draw, target, own, changed, mixed)
+        self._armed.load(draw, alike=len(self._turns) > 1)
+        self._batch = _Batch(draw, target, own, changed, mixed, objective)
         if draw.change is not None and draw.site == INPUT:
             x = draw.change.apply(x, draw.partner)
         return x, mixed
@@ -159,9 +179,11 @@ class Mixer:
 
         Raises:
             RuntimeError: the draw was never applied, so the loss would be that of a batch that was not mixed.
-            ValueError: labels are smoothed by the mixer and by the criterion.
+            TypeError: the output is no tensor, or the criterion cannot be used with mixed targets.
+            ValueError: labels are smoothed by the mixer and by the criterion, or samples were mixed again.
         """
         self._require_applied()
+        check_logits(output)
         criterion = cross_entropy if criterion is None else criterion
         refuse_double_smoothing(self.label_smoothing, criterion)
         batch = self._batch
@@ -170,12 +192,19 @@ class Mixer:
         if not_mixed and from_indices and takes_indices(criterion) and not self.label_smoothing:
             target = batch.given  # type: ignore[union-attr]
         soft = for_soft_targets(criterion, from_indices=from_indices) if target.ndim == 2 else criterion
-        if batch is None or batch.changed is None:
+        if batch is None or batch.changed is None or batch.objective is None:
             return soft(output, target)
-        objective = self.method.objective
+        check_returned(target, batch.target)
+        objective = batch.objective
         if is_affine(criterion):
             loss = soft(output, target)
             return 2.0 * loss if objective == "paper" else loss
+        if rounds_targets(criterion) and (objective != "l1" or batch.draw.lam):
+            warnings.warn(
+                f"{type(criterion).__name__} rounds mixed labels to 0 and 1; hard PatchUp with objective='l1' gives it "
+                f"none to round",
+                stacklevel=2,
+            )
         kept = batch.draw.kept
         if kept.ndim == 1 and objective != "l2" and soft(output.detach(), target).shape != kept.shape:
             raise ValueError(
@@ -250,26 +279,28 @@ class Mixer:
         """Draw for a batch of images with their own targets, (B, K)."""
         maps = self._maps_for(x)
         generator = self._stream.next()
-        if sampling.uniform(generator) >= self.method.prob:
-            return _no_draw(x)
-        site = self.sites[sampling.integer(len(self.sites), generator)].name
+        method = self.method.choose(generator)
+        if sampling.uniform(generator) >= method.prob:
+            return Draw.nothing(x, method)
+        sites = next(names for member, names in self._turns if member is method)
+        site = sites[sampling.integer(len(sites), generator)]
         partner = torch.randperm(len(x), generator=generator).to(x.device, non_blocking=True)
         layouts = maps[site]
         widest = widest_of(layouts)
         place = Place(
             site=site,
-            sites=tuple(site.name for site in self.sites),
+            sites=sites,
             shape=(len(x), widest.channels, widest.height, widest.width),
             partner=partner,
             generator=generator,
             device=x.device,
             images=x.detach() if site == INPUT else None,
-            saliency=partial(self._saliency, x, own) if self.method.needs_saliency and site == INPUT else None,
+            saliency=partial(self._saliency, x, own) if method.needs_saliency and site == INPUT else None,
         )
-        change: Change = self.method.change(place)
+        change: Change = method.change(place)
         if not change.mixes:
             partner = torch.arange(len(x), device=x.device)
-        return Draw(site, partner, change, layouts)
+        return Draw(site, partner, change, layouts, method)
 
     def _saliency(self, x: Tensor, own: Tensor) -> Tensor:
         with self.paused():
@@ -296,22 +327,3 @@ class Mixer:
             f"after mix(x, target). Was another model (a copy?) run, the model in eval mode, the pass under paused()? "
             f"Was the model compiled before the mixer was made? Then torch._dynamo.reset() and compile it again"
         )
-
-
-def _check_mask_fits(draw: Draw, layouts: tuple[FeatureMap, ...]) -> None:
-    """Raise UserError if a draw to replay was made for features of another size, which would be mixed elsewhere."""
-    if not isinstance(draw.change, (Mix, Erase)):
-        return
-    widest = widest_of(layouts)
-    needed = (widest.channels, widest.height, widest.width)
-    given = tuple(draw.change.changed.shape[1:])
-    if len(given) != 3 or any(size not in (1, wanted) for size, wanted in zip(given, needed)):
-        raise UserError(
-            f"draw.changed has masks of {given}, but site {draw.site!r} has features of {needed} (C, H, W) for these "
-            f"images: replay a draw with images of the size it was made for"
-        )
-
-
-def _no_draw(x: Tensor) -> Draw:
-    """Return the draw of a batch that is left as it is."""
-    return Draw(None, torch.arange(len(x), device=x.device))

@@ -4,7 +4,7 @@ A plain import changes nothing. The switch acts on timm's classes in place, so i
 them before, such as timm's own train.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, cast
@@ -16,8 +16,10 @@ from torch import nn
 
 from ..errors import UserError
 from .create import PatchUp
-from .method import Method, make_method
+from .method import Method
 from .mixer import Mixer
+from .one_of import make_methods
+from .outside import import_methods
 from .task import MixTask
 
 _MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed")
@@ -39,16 +41,17 @@ class MixSettingsError(UserError):
     """A configured method or one of its settings does not fit the model or the task."""
 
 
-def register(mix: str | None = None, **settings: Any) -> None:
+def register(mix: str | Sequence[str] | None = None, **settings: Any) -> None:
     """Put ``PatchUp`` into ``timm.data`` and, with ``mix``, a mixer into every ``timm.task.ClassificationTask``.
 
-    Can be called again to configure another mix. While a mix is configured, timm's other tasks refuse to start: they
-    would run without it.
+    timm's task for several labels per image derives from it and is mixed, too. Can be called again to configure another
+    mix. While a mix is configured, timm's other tasks refuse to start: they would run without it.
 
     Args:
-        mix: one of ``list_methods()``; None or "none" leaves classification tasks as they are.
-        **settings: settings of the method that differ from its defaults, and num_classes, label_smoothing or seed of
-            the mixer.
+        mix: one of ``list_methods()`` or ``"package.module:Name"``, or a list of them; None or "none" leaves
+            classification tasks as they are.
+        **settings: settings of the method that differ from its defaults, as for ``create_mixer``, and num_classes,
+            label_smoothing or seed of the mixer.
 
     Raises:
         UserError: unknown method or setting, or a value outside of its range.
@@ -61,7 +64,8 @@ def register(mix: str | None = None, **settings: Any) -> None:
     if mix is None and settings:
         raise UserError(f"settings need a method: register(mix=NAME, {', '.join(settings)}=...)")
     arguments = {name: settings.pop(name) for name in _MIXER_ARGUMENTS if name in settings}
-    method = None if mix is None else make_method(mix, **settings)
+    import_methods(mix)
+    method = None if mix is None else make_methods(mix, **settings)
     _configured = None if method is None or mix == "none" else _Configured(method, arguments)
     setattr(timm.data, PatchUp.__name__, PatchUp)
     for kind, init in _timm_inits.items():
@@ -90,10 +94,17 @@ class _ConfiguredTask(MixTask):
         assert _configured is not None
         try:
             mixer = Mixer(model, _configured.method, **_configured.arguments)
+        except UserError:
+            raise
         except (TypeError, ValueError) as error:
             raise MixSettingsError(str(error)) from error
         super().__init__(model, *args, mixer=mixer, **kwargs)
         tasks_built += 1
+
+
+def _configured_kind(kind: type[ClassificationTask]) -> type[ClassificationTask]:
+    """Return what one of timm's classification tasks becomes while a mix is configured."""
+    return _ConfiguredTask if kind is ClassificationTask else type(f"Mix{kind.__name__}", (_ConfiguredTask, kind), {})
 
 
 def _switched(init: Callable[..., None]) -> Callable[..., None]:
@@ -103,14 +114,15 @@ def _switched(init: Callable[..., None]) -> Callable[..., None]:
     def switched(self: TrainingTask, *args: Any, **kwargs: Any) -> None:
         if _configured is None or isinstance(self, MixTask):
             init(self, *args, **kwargs)
-        elif type(self) is ClassificationTask:
+        elif type(self) in _timm_inits and isinstance(self, ClassificationTask):
             # Replacing __new__ instead could not be undone: a class that once had its own keeps calling it.
-            self.__class__ = _ConfiguredTask
+            self.__class__ = _configured_kind(type(self))
             _ConfiguredTask.__init__(cast(_ConfiguredTask, self), *args, **kwargs)
         else:
-            name, own = _configured.method.name, "" if type(self) in _timm_inits else "; derive it from MixTask"
+            names = ", ".join(member.name for member in _configured.method.members)
+            own = "" if type(self) in _timm_inits else "; derive it from MixTask"
             raise MixSettingsError(
-                f"{type(self).__name__} cannot be combined with a mix ({name}): it would not be mixed{own}"
+                f"{type(self).__name__} cannot be combined with a mix ({names}): it would not be mixed{own}"
             )
 
     return switched

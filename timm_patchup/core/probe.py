@@ -11,9 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import SiteError
+from .batch import check_logits
 from .layout import FeatureMap, describe, is_tokens, probe_images, read_layouts
 from .method import INPUT
-from .sites import Site, describe_model, site_module, token_order, unreadable_tokens
+from .sites import Site, describe_site, site_module
+from .tokens import UNKNOWN_ORDER, order_is_unknown, stated_prefix, token_order
 
 # How many tokens may precede those of the grid if a model does not state it: none, a class token, two of them.
 _UNSTATED_PREFIXES = (0, 1, 2)
@@ -40,13 +42,11 @@ def probe(model: nn.Module, sites: Sequence[Site], x: Tensor) -> dict[str, tuple
     for site, outputs in zip(inside, outputs_at(model, inside, images)):
         found = _layouts_or_fault(model, site, outputs, images)
         if isinstance(found, str):
-            where = f"site {site.name!r} (module {site.module_name!r} of {describe_model(model)})"
-            faults.append((site.name, f"{where} {found}"))
+            faults.append((site.name, f"{describe_site(model, site)} {found}"))
         else:
             maps[site.name] = found
     if faults:
-        usable = list(maps)
-        raise SiteError(*faults[0], usable, f"Give sites={usable}, which can be mixed, or name other modules")
+        raise SiteError(*faults[0], usable=list(maps))
     return maps
 
 
@@ -58,9 +58,9 @@ def _layouts_or_fault(
         times = f"is called {len(outputs)} times" if outputs else "is never called"
         return f"{times} in a forward pass, mixing needs exactly one call"
     output = outputs[0]
-    if is_tokens(output) and (fault := unreadable_tokens(model, site)):
-        return fault
-    stated = getattr(model, "num_prefix_tokens", None)
+    if is_tokens(output) and order_is_unknown(model, site):
+        return UNKNOWN_ORDER
+    stated = stated_prefix(model)
     prefixes = _UNSTATED_PREFIXES if stated is None else (stated, 0)
     order = token_order(model, site, output)
     found = read_layouts(output, images=images, channels=site.channels, prefixes=prefixes, order=order)
@@ -97,7 +97,9 @@ def saliency(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
     with undisturbed(model, x) as images, torch.enable_grad():
         images = images.detach().requires_grad_()
         # The sum, not the mean: each sample's gradient is then as large as alone, far from underflow in half precision.
-        loss = F.cross_entropy(model(images).float(), target, reduction="sum")
+        output = model(images)
+        check_logits(output)
+        loss = F.cross_entropy(output.float(), target, reduction="sum")
         (grad,) = torch.autograd.grad(loss, images)
     return grad.float().square().mean(1).sqrt().nan_to_num(0.0, 0.0, 0.0)
 

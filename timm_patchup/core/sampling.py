@@ -1,5 +1,8 @@
 """Ways to sample from a ``torch.Generator`` on the CPU, so that the same seed gives the same draws on every device."""
 
+from bisect import bisect
+from collections.abc import Sequence
+from itertools import accumulate
 from math import sqrt
 
 import torch
@@ -14,6 +17,12 @@ def uniform(generator: torch.Generator) -> float:
 
 def integer(below: int, generator: torch.Generator) -> int:
     return int(torch.randint(below, (), generator=generator))
+
+
+def weighted(weights: Sequence[float], generator: torch.Generator) -> int:
+    """Sample an index with probability proportional to its weight."""
+    ends = list(accumulate(weights))
+    return min(bisect(ends, uniform(generator) * ends[-1]), len(ends) - 1)  # a product may be rounded up to the end
 
 
 def beta(alpha: float, generator: torch.Generator) -> float:

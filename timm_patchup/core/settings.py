@@ -5,14 +5,16 @@
 (``settings_of``). Methods and recipes declare their fields here and nowhere else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ..errors import UserError, WrongType, nearest
+from ..errors import NoEffect, UserError, WrongType, nearest
+
+AUTO = "auto"  # a value that is found out later, for settings that allow it
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,10 @@ class Setting:
         above: the value must be greater.
         below: the value must be smaller.
         fixed: whether it may not change when a run is resumed.
+        auto: whether the word ``auto`` is allowed, too.
+        idle: takes the dataclass and returns why the setting has no effect next to its other values, as the end of
+            the sentence "NAME has no effect ...", or None if it has one. Declared here, it is refused if it is changed
+            all the same.
     """
 
     name: str
@@ -40,6 +46,8 @@ class Setting:
     above: float | None = None
     below: float | None = None
     fixed: bool = True
+    auto: bool = False
+    idle: Callable[[Any], str | None] | None = None
 
     @property
     def types(self) -> tuple[Any, ...]:
@@ -68,7 +76,9 @@ class Setting:
         """What is allowed, in a few words for tables, such as ``"a number in [0, 1]"`` or ``"hard, soft"``."""
         words = [self._words(kind) for kind in self.types if not (self.takes_one and get_origin(kind) in (list, tuple))]
         several = [" or a list of them"] if self.takes_one and self.takes_several else []
-        return "".join([*words, *several, *([" or none"] if self.optional else [])])
+        return "".join(
+            [*words, *several, *([" or none"] if self.optional else []), *([" or auto"] if self.auto else [])]
+        )
 
     def _words(self, kind: Any) -> str:
         if get_origin(kind) is Literal:
@@ -93,6 +103,8 @@ class Setting:
         name = called or self.name
         if value is None and self.optional:
             return None
+        if self.auto and isinstance(value, str) and value == AUTO:
+            return AUTO
         is_several = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
         for kind in self.types:
             if get_origin(kind) in (list, tuple) and (is_several or not self.takes_one):
@@ -172,13 +184,16 @@ def setting(
     above: float | None = None,
     below: float | None = None,
     fixed: bool = True,
+    auto: bool = False,
+    idle: Callable[[Any], str | None] | None = None,
 ) -> Any:
     """Declare a field of a dataclass as a setting; the arguments are those of ``Setting``.
 
     Example:
         >>> alpha: float = setting(2.0, "lam ~ Beta(alpha, alpha)", above=0)
     """
-    known = {"help": help, "low": low, "high": high, "above": above, "below": below, "fixed": fixed}
+    limits = {"low": low, "high": high, "above": above, "below": below}
+    known = {"help": help, **limits, "fixed": fixed, "auto": auto, "idle": idle}
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: type(default)(default), metadata={"setting": known})
     return field(default=default, metadata={"setting": known})
@@ -222,6 +237,18 @@ class Checked:
                 value = declared.default  # so that what contradicts other values is reported, too
             object.__setattr__(self, name, value)
         raise_together([*errors, *map(UserError, self.contradictions())])
+        without_effect = self._without_effect()  # of no interest while something else is wrong
+        if without_effect:
+            raise NoEffect(without_effect)
+
+    def _without_effect(self) -> dict[str, str]:
+        """Return the settings that differ from their defaults although others disable them, and why."""
+        reasons = {
+            name: declared.idle(self)
+            for name, declared in settings_of(type(self)).items()
+            if declared.idle is not None and getattr(self, name) not in (declared.default, AUTO)
+        }
+        return {name: why for name, why in reasons.items() if why}
 
     def contradictions(self) -> list[str]:
         """Return a line per value that contradicts another one."""

@@ -1,19 +1,20 @@
 """Where features can be mixed: names such as ``stem`` or ``stage2`` resolved to modules of a timm model.
 
 The paper writes a network as f_k(g_k(x)) and mixes the output of g_k for a random k: ``input`` is k = 0, ``stem``
-k = 1, and ``stage1``, ``stage2``, ... follow. Names resolve through the model's ``feature_info``; any module name is a
-site, too. What a site really gives is only known once the model has run: see ``probe.py``.
+k = 1, and ``stage1``, ``stage2``, ... follow. Names resolve through the model's ``feature_info``, or through its plain
+structure if it has none (``structure.py``); any module name is a site, too. What a site really gives is only known once
+the model has run: see ``probe.py``.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ..errors import UserError, nearest
+from ..errors import SiteError, nearest
 from .method import INPUT, PAPER_SITES
+from .structure import find_stages, find_stem
 
 # What timm calls the part before the first stage if feature_info does not list it, in order of preference.
 _STEM_MODULES = (
@@ -79,15 +80,14 @@ def resolve_sites(
     """Turn site or module names into sites; None means those of ``default`` that the model has.
 
     Raises:
-        UserError: a name is unknown or given twice, or the model has no named sites.
+        SiteError: a name is unknown or given twice, or the model has no named sites.
     """
     named = {site.name: site for site in _named_sites(model)}
     if names is None:
         sites = [named[name] for name in default if name in named]
         if not any(site.module_name for site in sites):
-            raise UserError(
-                f"{describe_model(model)} {_why_no_sites(model)}, so sites=None finds nothing inside it to mix. Give "
-                f"sites=['input'], or the names of modules (model.named_modules()) that give a map (B, C, H, W)"
+            raise SiteError(
+                "", f"{describe_model(model)} {_why_no_sites(model)}, so it has no default sites inside it", [INPUT]
             )
         return sites
     modules = dict(model.named_modules())
@@ -98,15 +98,16 @@ def resolve_sites(
         elif name and name in modules:
             sites.append(Site(name, name))
         else:
-            raise UserError(
+            raise SiteError(
+                name,
                 f"unknown site {name!r}: {describe_model(model)} has the sites {', '.join(named)}, and every module "
-                f"name is a site, too{nearest(name, [*named, *modules])}"
+                f"name is a site, too{nearest(name, [*named, *modules])}",
             )
     hooked = [site_module(model, site) if site.module_name else None for site in sites]
     for place in hooked:
         twice = [site.name for site, module in zip(sites, hooked) if module is place]
         if len(twice) > 1:
-            raise UserError(f"sites name one place more than once: {', '.join(twice)}")
+            raise SiteError(twice[0], f"sites name one place more than once: {', '.join(twice)}")
     return sites
 
 
@@ -121,27 +122,18 @@ def site_module(model: nn.Module, site: Site) -> nn.Module:
     return module
 
 
-def unreadable_tokens(model: nn.Module, site: Site) -> str | None:
-    """Return why the places of a site's tokens cannot be known, None if they can."""
-    rates = [getattr(module, "prob", 0.0) for module in model.modules() if "PatchDropout" in type(module).__name__]
-    inside = re.search(r"blocks\.\d", site.module_name) is not None
-    if inside and any([*rates, getattr(model, "patch_drop_rate", 0.0)]):
-        return "gives tokens of which training drops some, others for each sample: make the model without patch dropout"
-    if inside and hasattr(model, "reroll") and not re.fullmatch(r"blocks\.\d+", site.module_name):
-        return "gives tokens in an order that is only known after whole blocks"
-    return None
-
-
-def token_order(model: nn.Module, site: Site, output: object) -> Tensor | None:
-    """Return the token of each place if a model keeps them in another order: Hiera in that of its pooling."""
-    block = re.fullmatch(r"blocks\.(\d+)", site.module_name)
-    if block is None or not hasattr(model, "reroll") or not isinstance(output, Tensor):
-        return None
-    tokens = torch.arange(output.shape[1], device=output.device).view(1, -1, 1)
-    return model.reroll(tokens, int(block[1])).flatten()  # type: ignore[operator]
-
-
 def _named_sites(model: nn.Module) -> list[Site]:
+    if getattr(model, "feature_info", None):
+        return _listed_sites(model)
+    places = find_stages(model)
+    if places and 0 not in places:
+        places = {0: find_stem(model, next(iter(places.values()))), **places}
+    named = {f"stage{number}" if number else "stem": module for number, module in places.items() if module}
+    return [Site(INPUT, ""), *(Site(name, module) for name, module in named.items())]
+
+
+def _listed_sites(model: nn.Module) -> list[Site]:
+    """Return the sites of a model of timm, which lists its stages in ``feature_info``."""
     # The root is the whole net, and a ModuleList is never called.
     modules = {name: module for name, module in model.named_modules() if name and not isinstance(module, nn.ModuleList)}
     entries = _listed(model)
@@ -210,7 +202,11 @@ def _series(module_name: str) -> str:
 def _why_no_sites(model: nn.Module) -> str:
     if listed := _listed(model):
         return f"has a feature_info that names modules which do not exist ({', '.join(name for name, _ in listed[:3])})"
-    return "has no feature_info, and no modules called stages, layers or blocks"
+    return "has no feature_info, and no modules called stages, layers, blocks or features"
+
+
+def describe_site(model: nn.Module, site: Site) -> str:
+    return f"site {site.name!r} (module {site.module_name!r} of {describe_model(model)})"
 
 
 def describe_model(model: nn.Module) -> str:

@@ -15,6 +15,9 @@ _logger = logging.getLogger(__name__)
 class MixTask(ClassificationTask):
     """Classification with a mixer: draw, forward, objective. Everything else is timm's.
 
+    Labels that are dense, (B, K), are mixed as they are. For several labels per image derive from both:
+    ``class Task(MixTask, MultiLabelClassificationTask)``.
+
     Args:
         *args: those of ``timm.task.ClassificationTask``: the model that the mixer was made for, the criterion, ...
         mixer: the mixer.
@@ -29,8 +32,15 @@ class MixTask(ClassificationTask):
         super().__init__(*args, **kwargs)
         if mixer.model is not self.trainable_module:
             raise ValueError("mixer was made for another model: make it for the model given to MixTask")
+        multi_label = getattr(self, "multi_label", False)  # timm states it from 1.0.31 on
+        if multi_label and mixer.label_smoothing:
+            raise ValueError(
+                f"label_smoothing of the mixer ({mixer.label_smoothing}) is for one label per image: several are "
+                f"smoothed by the criterion, criterion_kwargs=dict(smoothing={mixer.label_smoothing})"
+            )
         refuse_double_smoothing(mixer.label_smoothing, self.criterion)
-        for_soft_targets(self.criterion)  # refuses what mixing takes apart now, not at the first altered batch
+        # What cannot be used with mixed targets is refused now, not at the first altered batch.
+        for_soft_targets(self.criterion, from_indices=not multi_label)
         self.mixer = mixer
         if self.verbose:
             _logger.info("MixTask: mixer=%r", mixer)
@@ -54,6 +64,22 @@ class MixTask(ClassificationTask):
             self.mixer.load_state_dict(state["mixer"])
 
     def forward(self, input: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Mix, run the model and return ``loss`` and ``output``."""
-        loss, output = self.mixer.run(self.trainable_module, input, target, self.criterion)
-        return {"loss": loss, "output": output}
+        """Run timm's own forward pass on the mixed images, with the objective in place of the criterion."""
+        mixed, mixed_target = self.mixer(input, target)
+        criterion, losses = self.criterion, []
+
+        def objective(output: Tensor, given: Tensor) -> Tensor:
+            losses.append(self.mixer.loss(output, mixed_target, criterion))
+            return losses[-1]
+
+        own = vars(self)  # found before the registered modules; the criterion is one, and stays where it is
+        before = {name: own[name] for name in ("criterion",) if name in own}
+        own["criterion"] = objective
+        try:
+            result = super().forward(mixed, target)
+        finally:
+            del own["criterion"]
+            own.update(before)
+        if len(losses) != 1:
+            raise RuntimeError(f"{type(self).__name__} called its criterion {len(losses)} times, mixing needs one loss")
+        return result

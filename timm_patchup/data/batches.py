@@ -18,6 +18,9 @@ class TrainingBatches(Sampler[list[SampleKey]]):
 
     Batch u of an epoch is the same set of samples for any number of processes. The samples at the end of an epoch that
     do not fill a batch are dropped; which ones differs per epoch.
+
+    With ``repeats``, each image is there that often in a row, and an epoch has as many updates as without: it sees a
+    part of the images, as with timm's RepeatAugSampler.
     """
 
     def __init__(
@@ -29,10 +32,12 @@ class TrainingBatches(Sampler[list[SampleKey]]):
         rank: int,
         world_size: int,
         seed: int,
+        repeats: int = 1,
     ) -> None:
         self.num_samples, self.batch_size, self.micro_batches = num_samples, batch_size, micro_batches
         self.rank, self.world_size, self.seed = rank, world_size, seed
         self.updates = num_samples // batch_size
+        self.repeats = repeats
         self._epoch, self._start = 0, 0
 
     def begin(self, epoch: int, update: int = 0) -> None:
@@ -45,12 +50,17 @@ class TrainingBatches(Sampler[list[SampleKey]]):
     def __iter__(self) -> Iterator[list[SampleKey]]:
         epoch, start = self._epoch, self._start
         generator = torch.Generator().manual_seed(derive_seed(self.seed, 0, epoch))
-        order = torch.randperm(self.num_samples, generator=generator)
+        order = torch.randperm(self.num_samples, generator=generator).repeat_interleave(self.repeats)
         share = self.batch_size // (self.world_size * self.micro_batches)
         for update in range(start, self.updates):
             for micro_batch in range(self.micro_batches):
                 first = update * self.batch_size + (micro_batch * self.world_size + self.rank) * share
-                yield [(epoch, sample) for sample in order[first : first + share].tolist()]
+                samples = order[first : first + share].tolist()
+                # Repeats of an image have epochs of their own, so that each is augmented anew.
+                yield [
+                    (epoch * self.repeats + (first + position) % self.repeats, sample)
+                    for position, sample in enumerate(samples)
+                ]
 
 
 class EvaluationBatches(Sampler[list[SampleKey]]):

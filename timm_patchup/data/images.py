@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, default_collate
 from ..core.seeding import derive_seed
 from ..recipe.parts import AugmentSpec, ImageSpec
 from .draws import Draws
-from .source import Source
+from .encoded import Source
 from .transforms import Augmentation, EvaluationTransform, PaddedCrops
 from .workers import note_sample
 

@@ -22,7 +22,7 @@ from ..recipe.parts import AugmentSpec, DataSpec, ImageSpec
 from .batches import EvaluationBatches, TrainingBatches
 from .finish import Finish
 from .images import Images, open_images
-from .source import open_source
+from .source import open_source, open_test, open_train
 from .splits import hold_out, take_per_class, take_stratified
 from .workers import Notes, Refused, WorkerDataset, one_thread
 
@@ -43,7 +43,7 @@ class Data:
     fingerprint: str
 
     def describe(self) -> str:
-        kind = "held out of train" if self.held_out else "the test set, nothing is chosen on it"
+        kind = "chooses the epoch" if self.held_out else "the test set, nothing is chosen on it"
         return f"{len(self.train)} train, {len(self.val)} val ({kind}), {len(self.test)} test"
 
 
@@ -58,22 +58,27 @@ def load_data(recipe: Recipe, data_dir: str | Path | None = None) -> Data:
         DataError: the data is missing or does not fit the recipe.
     """
     data, images, augment = DataSpec.of(recipe), ImageSpec.of(recipe), AugmentSpec.of(recipe)
-    train_source = open_source(data, data.train_split, data_dir)
-    test_source = open_source(data, data.val_split, data_dir)
-    train_rows, val_rows = hold_out(train_source.labels, recipe.val_fraction, seed=data.split_seed)
+    train_source, all_rows = open_train(data, data_dir)
+    test_source, test_rows = open_test(data, data_dir)
+    if recipe.select_split is not None:
+        val_source = open_source(data, recipe.select_split, data_dir)
+        train_rows, val_rows = all_rows, np.arange(len(val_source.labels))
+    else:
+        val_source = train_source
+        kept, held = hold_out(train_source.labels[all_rows], recipe.val_fraction, seed=data.split_seed)
+        train_rows, val_rows = all_rows[kept], all_rows[held]
     if recipe.train_per_class is not None:
         try:
             picked = take_per_class(train_source.labels[train_rows], recipe.train_per_class, seed=data.split_seed)
         except ValueError as error:
             raise DataError(f"train_per_class: {error}") from error
         train_rows = train_rows[picked]
-    test_rows = np.arange(len(test_source.labels))
     if recipe.limit is not None:
-        train_rows, val_rows = (
-            rows[take_stratified(train_source.labels[rows], recipe.limit, seed=data.split_seed)]
-            for rows in (train_rows, val_rows)
+        sources = (train_source, val_source, test_source)
+        train_rows, val_rows, test_rows = (
+            rows[take_stratified(source.labels[rows], recipe.limit, seed=data.split_seed)]
+            for source, rows in zip(sources, (train_rows, val_rows, test_rows))
         )
-        test_rows = take_stratified(test_source.labels, recipe.limit, seed=data.split_seed)
     if recipe.val_fraction and len(val_rows) == 0:
         raise DataError(
             f"val_fraction {recipe.val_fraction} of {len(train_source.labels)} samples is less than one sample"
@@ -81,14 +86,17 @@ def load_data(recipe: Recipe, data_dir: str | Path | None = None) -> Data:
     if len(train_rows) < recipe.batch_size:
         raise DataError(f"batch_size {recipe.batch_size} is larger than the training set of {len(train_rows)} samples")
     test = open_images(test_source, test_rows, images)
-    held_out = recipe.val_fraction > 0
+    held_out = recipe.val_fraction > 0 or recipe.select_split is not None
+    parts = [train_source.labels, train_rows, val_rows, test_source.labels, test_rows]
+    if recipe.select_split is not None:
+        parts.append(val_source.labels)
     return Data(
         train=open_images(train_source, train_rows, images, augment),
-        val=open_images(train_source, val_rows, images) if held_out else test,
+        val=open_images(val_source, val_rows, images) if held_out else test,
         test=test,
         held_out=held_out,
         class_names=train_source.class_names,
-        fingerprint=fingerprint(train_source.labels, train_rows, val_rows, test_source.labels, test_rows),
+        fingerprint=fingerprint(*parts),
     )
 
 
@@ -148,6 +156,7 @@ def training_loader(
         rank=rank,
         world_size=world_size,
         seed=recipe.seed,
+        repeats=max(1, recipe.aug_repeats),
     )
     return ImageLoader(images, batches, workers=recipe.workers, device=device), batches
 

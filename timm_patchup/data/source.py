@@ -1,81 +1,25 @@
 """Where labelled images come from: a dataset of the Hub, a local folder in the Hub's layout, or image folders.
 
 ``open_source`` returns a ``Source`` with all labels and access to single images. Missing or unsuitable data raises a
-one-line DataError that states the next step; an image that cannot be decoded raises one with the image's name.
+one-line DataError that states the next step.
 """
 
 import hashlib
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
-from torch import Tensor
 
-from ..errors import DataError, DataFailed, one_line
+from ..errors import DataError, one_line
 from ..recipe.parts import DataSpec
 from ..system.network import dataset_problem
-from .decode import Undecodable, convert_image, decode_rgb, open_image, to_pixels
+from .decode import Undecodable
 from .embedded import fashion_mini_dir
+from .encoded import EncodedSource, Source
+from .folders import FolderSource, find_split_folder, list_classes
+from .splits import hold_out
 
 HUB_PREFIX = "hfds/"
-# Folder names that stand for the same split.
-_SPLIT_FOLDERS = (("train", "training"), ("val", "valid", "validation", "test"))
-
-
-class Source(ABC):
-    """Labelled images of one split.
-
-    Attributes:
-        labels: int (N,).
-        class_names: names of the classes, None if the data has none.
-    """
-
-    labels: np.ndarray
-    class_names: Sequence[str] | None
-
-    @abstractmethod
-    def image(self, index: int, mode: str | None = None) -> Image.Image:
-        """Return one image, as stored or converted to the mode RGB or L.
-
-        Raises:
-            DataFailed: it cannot be read; the line has its name.
-        """
-
-    @abstractmethod
-    def describe(self, index: int) -> str:
-        """Return the name of an image for messages: its file, or its place in the dataset."""
-
-    def rgb(self, index: int) -> Tensor:
-        """Return the pixels of one image as uint8 (3, H, W); raises as ``image`` does."""
-        return to_pixels(self.image(index, "RGB"))
-
-
-class EncodedSource(Source):
-    """A source of image files."""
-
-    @abstractmethod
-    def encoded(self, index: int) -> bytes:
-        """Return the bytes of an image file."""
-
-    def image(self, index: int, mode: str | None = None) -> Image.Image:
-        try:
-            image = open_image(self.encoded(index))
-            return image if mode is None else convert_image(image, mode)
-        except (Undecodable, OSError) as error:
-            raise self._failed(index, error) from error
-
-    def rgb(self, index: int) -> Tensor:
-        try:
-            return decode_rgb(self.encoded(index))
-        except (Undecodable, OSError) as error:
-            raise self._failed(index, error) from error
-
-    def _failed(self, index: int, error: Exception) -> DataFailed:
-        reason = error.strerror if isinstance(error, OSError) else one_line(error, 200)
-        return DataFailed(f"cannot read the image {self.describe(index)}: {reason}; replace or remove it")
 
 
 class HubSource(EncodedSource):
@@ -116,26 +60,6 @@ class HubSource(EncodedSource):
         return f"{f'{path}, ' if path else ''}row {int(index)} of {self._title}"
 
 
-class FolderSource(EncodedSource):
-    """A folder with one subfolder of images per class, in timm's class order."""
-
-    def __init__(self, folder: Path) -> None:
-        from timm.data.readers.reader_image_folder import find_images_and_targets
-
-        samples, class_to_index = find_images_and_targets(str(folder))
-        if not samples:
-            raise DataError(f"{folder} contains no images")
-        self._paths = [path for path, _ in samples]
-        self.labels = np.asarray([label for _, label in samples])
-        self.class_names = sorted(class_to_index, key=class_to_index.__getitem__)
-
-    def encoded(self, index: int) -> bytes:
-        return Path(self._paths[int(index)]).read_bytes()
-
-    def describe(self, index: int) -> str:
-        return self._paths[int(index)]
-
-
 def open_source(data: DataSpec, split: str, data_dir: str | Path | None = None) -> Source:
     """Open one split of a dataset and check its labels.
 
@@ -151,18 +75,56 @@ def open_source(data: DataSpec, split: str, data_dir: str | Path | None = None) 
         folder = Path(data_dir)
         if not folder.is_dir():
             raise DataError(f"data_dir {data_dir} is not a folder")
-        images = _image_folder(folder, split)
-        source: Source = FolderSource(images) if images else _local(data, folder, split)
-    elif data.dataset == "fashion_mini":
-        source = _local(data, fashion_mini_dir(), split)
-    elif data.dataset.startswith(HUB_PREFIX):
-        rows = _load(data.dataset.removeprefix(HUB_PREFIX), data.dataset_config, split)
-        title = f"split {split!r} of {data.dataset}"
-        source = HubSource(rows, input_key=data.input_key, target_key=data.target_key, title=title)
+        images = find_split_folder(folder, split)
+        source: Source = _open_folder(data, folder, images) if images else _open_rows(data, split, folder)
     else:
-        raise DataError(f"dataset must be fashion_mini or hfds/OWNER/NAME, got {data.dataset!r}; or give data_dir")
+        source = _open_rows(data, split, None)
     _check_labels(data, source, split)
     return source
+
+
+def load_rows(dataset: str, config: str | None, split: str, folder: Path | None) -> Any:
+    """Open a split with ``datasets``: of a local folder in the Hub's layout, of the Hub, or of the package.
+
+    Raises:
+        DataError: the data is missing or cannot be read.
+    """
+    if folder is not None or dataset == "fashion_mini":
+        return _load_local(config, folder or fashion_mini_dir(), split)
+    if dataset.startswith(HUB_PREFIX):
+        return _load(dataset.removeprefix(HUB_PREFIX), config, split)
+    raise DataError(f"dataset must be fashion_mini or hfds/OWNER/NAME, got {dataset!r}; or give data_dir (--data-dir)")
+
+
+def open_train(data: DataSpec, data_dir: str | Path | None = None) -> tuple[Source, np.ndarray]:
+    """Return the source of the training images, and their rows in it.
+
+    Raises:
+        DataError: as ``open_source``.
+    """
+    source = open_source(data, data.train_split, data_dir)
+    return source, _without_test(data, source)[0]
+
+
+def open_test(data: DataSpec, data_dir: str | Path | None = None) -> tuple[Source, np.ndarray]:
+    """Return the source of the test images, and their rows in it: a split, or a stratified share of the train split.
+
+    Raises:
+        DataError: as ``open_source``.
+    """
+    source = open_source(data, data.train_split if data.test_fraction else data.val_split, data_dir)
+    return source, _without_test(data, source)[1]
+
+
+def _without_test(data: DataSpec, source: Source) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows to train on and those to test on, of a source that has both or only one of them."""
+    if not data.test_fraction:
+        rows = np.arange(len(source.labels))
+        return rows, rows
+    rest, test = hold_out(source.labels, data.test_fraction, seed=data.split_seed)
+    if len(test) == 0:
+        raise DataError(f"test_fraction {data.test_fraction} of {len(source.labels)} images is less than one image")
+    return rest, test
 
 
 def name_of(where: str) -> str:
@@ -190,27 +152,26 @@ def _check_labels(data: DataSpec, source: Source, split: str) -> None:
         raise DataError(f"the data has {len(source.class_names)} classes, but num_classes is {data.num_classes}")
 
 
-def _image_folder(folder: Path, split: str) -> Path | None:
-    """Return the subfolder of a split if it has one folder per class."""
-    others = next((names for names in _SPLIT_FOLDERS if split in names), ())
-    for name in (split, *others):
-        path = folder / name
-        if path.is_dir() and any(child.is_dir() for child in path.iterdir()):
-            return path
-    return None
+def _open_folder(data: DataSpec, folder: Path, images: Path) -> FolderSource:
+    """Open an image folder; classes are those of the training images, if these are there."""
+    train = find_split_folder(folder, data.train_split)
+    return FolderSource(images, None if train in (None, images) else list_classes(train))
 
 
-def _local(data: DataSpec, folder: Path, split: str) -> HubSource:
-    name = data.dataset_config
+def _open_rows(data: DataSpec, split: str, folder: Path | None) -> HubSource:
+    rows = load_rows(data.dataset, data.dataset_config, split, folder)
+    title = f"split {split!r} of {data.dataset if folder is None else folder}"
+    return HubSource(rows, input_key=data.input_key, target_key=data.target_key, title=title)
+
+
+def _load_local(name: str | None, folder: Path, split: str) -> Any:
     inside = folder / name if name is not None and (folder / name).is_dir() else folder
     try:
         # The Hub's README lists the configurations; without it they can only be subfolders.
         listed = name is not None and (folder / "README.md").is_file() and name in _config_names(folder)
-        rows = _load(str(folder), name, split) if listed else _load(str(inside), None, split)
+        return _load(str(folder), name, split) if listed else _load(str(inside), None, split)
     except DataError as error:
-        rows = _load_files(inside, split, error)
-    title = f"split {split!r} of {folder}"
-    return HubSource(rows, input_key=data.input_key, target_key=data.target_key, title=title)
+        return _load_files(inside, split, error)
 
 
 def _load_files(folder: Path, split: str, error: DataError) -> Any:
@@ -231,6 +192,33 @@ def _load_files(folder: Path, split: str, error: DataError) -> Any:
     if files:
         raise DataError(f"split {split!r} is empty") from error
     raise error
+
+
+def list_splits(dataset: str, config: str | None, folder: Path | None) -> list[str]:
+    """Return the names of the splits that ``datasets`` finds on the Hub or in a local folder.
+
+    Raises:
+        DataError: there is no dataset, or it has several configurations and none was chosen.
+    """
+    import datasets
+
+    path = str(folder) if folder is not None else dataset.removeprefix(HUB_PREFIX)
+    try:
+        return list(datasets.get_dataset_split_names(path, config))
+    except Exception as error:
+        problem = dataset_problem(error, path) if folder is None else None
+        if problem is not None:
+            raise DataError(f"{problem}, or give data_dir (--data-dir), a folder with the images") from error
+        if isinstance(error, datasets.exceptions.DatasetNotFoundError) or not _has_files(folder):
+            form = "train/CLASS/*.jpg and test/CLASS/*.jpg, CLASS/*.jpg, or parquet files like data/train-*.parquet"
+            raise DataError(f"{path} contains no images in a known layout: expected {form}") from error
+        if isinstance(error, (OSError, ValueError, datasets.exceptions.DatasetsError)):
+            raise DataError(f"{path}: cannot list its splits: {one_line(error, 300)}") from error
+        raise
+
+
+def _has_files(folder: Path | None) -> bool:
+    return folder is None or any(path.is_file() for path in folder.rglob("*"))
 
 
 def _config_names(folder: Path) -> list[str]:

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from ..data.batches import EvaluationBatches
+from ..data.encoded import Source
 from ..data.finish import Finish
 from ..data.images import EVALUATION, open_images
 from ..data.loader import ImageLoader, fingerprint
-from ..data.source import Source, open_source
+from ..data.source import open_test
 from ..data.splits import take_stratified
 from ..errors import DataError
 from ..recipe.parts import DataSpec, ImageSpec
@@ -98,10 +99,9 @@ def load_images(
     Raises:
         DataError: the data is missing, or has fewer than two classes.
     """
-    source = open_source(data, data.val_split, data_dir)
-    rows = np.arange(len(source.labels))
+    source, rows = open_test(data, data_dir)
     if limit is not None:
-        rows = take_stratified(source.labels, limit, seed=data.split_seed)
+        rows = rows[take_stratified(source.labels[rows], limit, seed=data.split_seed)]
     classes = np.unique(source.labels[rows])
     if len(classes) < 2:
         raise DataError(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..errors import HubError, UserError, nearest, one_line
 from ..recipe import Recipe
 from ..recipe.parts import ImageSpec
-from ..runs.load import FOLDER, HUB, load_with_recipe
+from ..runs.load import FOLDER, HUB, find, load_with_recipe
 from ..runs.weights import weights_digest
 
 
@@ -77,7 +77,7 @@ class EvalModel:
             known["source"] = FOLDER + self.name if Path(self.source.removeprefix(FOLDER)).is_dir() else self.source
         if self.recipe is None:
             return known
-        return known | {"method": self.recipe.mix, "seed": self.recipe.seed, "recipe": self.recipe.to_dict()}
+        return known | {"method": self.recipe.mix_name, "seed": self.recipe.seed, "recipe": self.recipe.to_dict()}
 
 
 def load_models(sources: Sequence[str]) -> list[EvalModel]:
@@ -101,16 +101,35 @@ def load_models(sources: Sequence[str]) -> list[EvalModel]:
     return models
 
 
+def wrap_model(network: nn.Module) -> EvalModel:
+    """Return a loaded model as a classifier; its pretrained_cfg describes the images it expects."""
+    return _wrap(network, source="model", name="model")
+
+
 def _load(source: str, name: str) -> EvalModel:
-    recipe, is_run = None, False
-    if source.startswith((HUB, FOLDER, ".")) or "/" in source or Path(source).exists():
-        try:
-            loaded = load_with_recipe(source if source.startswith((HUB, FOLDER)) else FOLDER + source)
-        except HubError as error:
-            raise UserError(f"model {error}") from error
-        network, recipe, is_run = loaded.model, loaded.recipe, loaded.is_run
-    else:
-        network = _from_registry(source)
+    if not _is_folder_or_repo(source):
+        return _wrap(_from_registry(source), source=source, name=name)
+    try:
+        found = _find(source)
+        loaded = load_with_recipe(found)
+    except HubError as error:
+        raise UserError(f"model {error}") from error
+    return _wrap(loaded.model, source=found, name=name, recipe=loaded.recipe, is_run=loaded.is_run)
+
+
+def _is_folder_or_repo(source: str) -> bool:
+    return source.startswith((HUB, FOLDER, ".")) or "/" in source or Path(source).exists()
+
+
+def _find(source: str) -> str:
+    """Return the name with its prefix; a name whose parent folder exists is a mistyped folder, not a repository."""
+    mistyped = not Path(source).exists() and (Path(source).is_absolute() or Path(source).parent.is_dir())
+    return FOLDER + source if mistyped and not source.startswith((HUB, FOLDER)) else find(source)
+
+
+def _wrap(
+    network: nn.Module, *, source: str, name: str, recipe: Recipe | None = None, is_run: bool = False
+) -> EvalModel:
     if recipe is not None:
         architecture, images = recipe.model, ImageSpec.of(recipe)
     else:

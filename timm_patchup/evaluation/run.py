@@ -15,6 +15,9 @@ from ..errors import HubError, UserError
 from ..recipe.data_names import find_data_spec, load_data_spec
 from ..recipe.parts import DataSpec, ImageSpec
 from ..runs.accelerator import make_accelerator
+from ..runs.folder import RunFolder
+from ..runs.load import FOLDER
+from ..runs.local import recall
 from .context import EvalContext
 from .images import TestImages, load_images, unit_range
 from .models import EvalModel, load_models
@@ -76,7 +79,7 @@ def run(call: EvalCall, *, show: Callable[[str], None] = print) -> dict[str, dic
     suites = [SUITES[name] for name in call.suites]
     accelerator = make_accelerator(threads=call.threads)
     models = load_models(call.models)
-    data = find_data(call.data, models)
+    data = find_data(call.data, models, is_local=call.data_dir is not None)
     _check_classes(models, data)
     with accelerator.main_process_first():  # one process downloads, the others use its cache
         images = _open_images(models, data, call)
@@ -97,8 +100,13 @@ def run(call: EvalCall, *, show: Callable[[str], None] = print) -> dict[str, dic
     return {name: {model.name: results.suites[name][model.name]["values"] for model in models} for name in call.suites}
 
 
-def find_data(name: str | None, models: Sequence[EvalModel]) -> DataSpec:
+def find_data(name: str | None, models: Sequence[EvalModel], *, is_local: bool = False) -> DataSpec:
     """Return the data to test on: that of a name, or the data that the models were trained on.
+
+    Args:
+        name: a dataset, benchmark or recipe, None for that of the models.
+        models: the classifiers.
+        is_local: whether the images are in a folder that the caller gave, so that no recipe can name others.
 
     Raises:
         UserError: the name is unknown, or the models do not determine the data.
@@ -108,7 +116,7 @@ def find_data(name: str | None, models: Sequence[EvalModel]) -> DataSpec:
             return load_data_spec(name)
         except UserError as error:
             raise UserError([f"data: {problem}" for problem in error.problems]) from error
-    known = [(model, trained_on) for model in models if (trained_on := _trained_on(model)) is not None]
+    known = [(model, trained_on) for model in models if (trained_on := _trained_on(model, is_local)) is not None]
     if not known:
         raise UserError(f"{models[0].name} has no recipe that names its data: choose it with data (--data NAME)")
     first, data = known[0]
@@ -121,17 +129,18 @@ def find_data(name: str | None, models: Sequence[EvalModel]) -> DataSpec:
     return data
 
 
-def _trained_on(model: EvalModel) -> DataSpec | None:
+def _trained_on(model: EvalModel, is_local: bool) -> DataSpec | None:
     """Return the data of a model's recipe. A recipe that came with the weights may only name one of our datasets."""
     if model.recipe is None:
         return None
-    if model.is_run:
+    if model.is_run or is_local:
         return DataSpec.of(model.recipe)
     data = find_data_spec(model.recipe.dataset)
     if data is None:
         dataset = model.recipe.dataset
         raise UserError(
-            f"{model.name} was trained on {dataset}, which is not a benchmark: choose the data (--data NAME)"
+            f"{model.name} was trained on {dataset}, which is not a benchmark: choose the data "
+            f"(--data NAME), or give the folder of its images (--data-dir)"
         )
     return data
 
@@ -148,11 +157,21 @@ def _check_classes(models: Sequence[EvalModel], data: DataSpec) -> None:
 
 def _open_images(models: Sequence[EvalModel], data: DataSpec, call: EvalCall) -> dict[str, TestImages]:
     """Open the test images per model; models that expect the same size and crop share them."""
-    data_dir = call.data_dir or _fetch_test_split(data)
+    data_dir = call.data_dir or _remembered(models, data) or _fetch_test_split(data)
     opened: dict[ImageSpec, TestImages] = {}
     for spec in {unit_range(model.images): None for model in models}:
         opened[spec] = load_images(data, spec, data_dir=data_dir, limit=call.limit, batch_size=call.batch_size)
     return {model.name: opened[unit_range(model.images)] for model in models}
+
+
+def _remembered(models: Sequence[EvalModel], data: DataSpec) -> Path | None:
+    """Return the folder that a run was trained on, None if its data is not local or is not what is tested."""
+    for model in models:
+        if model.is_run and model.recipe is not None and model.recipe.dataset == data.dataset:
+            folder = recall(RunFolder(Path(model.source.removeprefix(FOLDER)))).data_dir
+            if folder is not None:
+                return Path(folder)
+    return None
 
 
 def _fetch_test_split(data: DataSpec) -> Path | None:

@@ -4,7 +4,7 @@ The text is made from values only; files are read and written in ``export_files.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -37,6 +37,8 @@ _FILES = {
     "results.json": "the test results, and which weights were tested",
     "curves.png": "a plot of summary.csv",
 }
+_CONFUSION = {"confusion.png": "the confusion matrix of the test, which is in results.json"}
+_MAX_CLASSES_NAMED = 100
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,12 @@ class Facts:
     def dataset_title(self) -> str:
         if self.recipe.dataset == "fashion_mini":
             return "the part of Fashion-MNIST in timm_patchup"
-        return self.dataset_id or "local data"
+        is_path = re.search(r"[/\\]", self.recipe.dataset)
+        return self.dataset_id or ("local data" if is_path else f"images of its author, `{self.recipe.dataset}`")
+
+    @property
+    def is_confusion_known(self) -> bool:
+        return bool(self.results.get("confusion"))
 
 
 def make_card(facts: Facts) -> str:
@@ -84,12 +91,12 @@ def make_card(facts: Facts) -> str:
     from huggingface_hub import ModelCard, ModelCardData
 
     recipe = facts.recipe
-    tags = ["image-classification", "timm", "timm_patchup", recipe.mix.replace("_", "-")]
+    tags = ["image-classification", "timm", "timm_patchup", *(re.sub(r"\W|_", "-", name) for name in recipe.methods)]
     data = ModelCardData(
         library_name="timm",
         pipeline_tag="image-classification",
         license=facts.config["pretrained_cfg"]["license"],
-        tags=tags + ["patchup"] * recipe.mix.endswith("patchup"),
+        tags=tags + ["patchup"] * any(name.endswith("patchup") for name in recipe.methods),
         datasets=[facts.dataset_id] if facts.dataset_id else None,
         metrics=["accuracy"],
         base_model=facts.base_model,
@@ -122,16 +129,24 @@ def _eval_results(facts: Facts) -> list[Any]:
 
 def _introduction(facts: Facts) -> str:
     recipe, weights = facts.recipe, facts.results["weights"]
-    how = "without a regulariser" if recipe.mix == "none" else f"with `{recipe.mix}`"
+    names = " or ".join(f"`{name}`" for name in recipe.methods)
+    several = ", one of them per batch," if len(recipe.methods) > 1 else ""
+    how = "without a regulariser" if recipe.mix == "none" else f"with {names}{several}"
     average = (
         "the exponential moving average (EMA)" if "EMA" in weights else "those of the model itself, without averaging"
     )
-    start = f", starting from [{facts.base_model}](https://huggingface.co/{facts.base_model})"
+    start = ""
+    if facts.base_model:
+        start = f", starting from [{facts.base_model}](https://huggingface.co/{facts.base_model})"
+    elif recipe.pretrained_path is not None:
+        start = f", starting from the weights in a local file, `{recipe.pretrained_path}`"
+    labels = facts.config.get("label_names") or []
+    classes = f" Its {len(labels)} classes: {', '.join(labels)}." if 0 < len(labels) <= _MAX_CLASSES_NAMED else ""
     return (
         f"# {facts.name}\n\n"
         f"`{facts.config['architecture']}`, {facts.results['parameters']:,} parameters, trained {how} on "
-        f"{facts.dataset_title}{start if facts.base_model else ''}, with "
-        f"[timm](https://github.com/huggingface/pytorch-image-models) and `timm_patchup`.\n\n"
+        f"{facts.dataset_title}{start}, with "
+        f"[timm](https://github.com/huggingface/pytorch-image-models) and `timm_patchup`.{classes}\n\n"
         f"Weights: {average}, after epoch {facts.results['best_epoch']} of {facts.results['epochs']} "
         f"({'the best on held-out images' if facts.results['chosen_on'] == 'validation' else 'the last epoch'})."
     )
@@ -166,8 +181,11 @@ def _scores(facts: Facts) -> str:
     rows.append(
         f"| {test['error']:.2f} | {test['top1']:.2f} | {test['top5']:.2f} | {test['loss']:.4f} | {test['count']} |"
     )
-    text = f"## Results\n\n{part} the split `{recipe.val_split}`, evaluated once.\n\n" + "\n".join(rows)
-    text += "\n\n![curves](curves.png)"
+    images = f"the split `{recipe.val_split}`"
+    if recipe.test_fraction:
+        images = f"a stratified {recipe.test_fraction:.0%} of the images, set apart before training"
+    text = f"## Results\n\n{part} {images}, evaluated once.\n\n" + "\n".join(rows)
+    text += "\n\n![curves](curves.png)" + "\n\n![confusion](confusion.png)" * facts.is_confusion_known
     page = _deeper(facts.evaluation)
     figures = [f"![{PurePosixPath(name).stem}]({name})" for name in facts.report if name.endswith((".png", ".svg"))]
     tables = [f"- [{name}]({name})" for name in facts.report if not name.endswith((".png", ".svg"))]
@@ -186,9 +204,9 @@ def _deeper(page: str) -> str:
 
 def _training(facts: Facts) -> str:
     recipe = facts.recipe
-    settings = ", ".join(f"{name} {value}" for name, value in recipe.mix_settings.items())
+    weights = [""] if recipe.mix_weights is None else [f", weight {weight:g}" for weight in recipe.mix_weights]
     rows = [
-        f"| method | {recipe.mix}{f': {settings}' if settings else ''} |",
+        *(_method_row(name + weight, own) for (name, own), weight in zip(recipe.methods.items(), weights)),
         f"| epochs, batch | {recipe.epochs}, {recipe.batch_size} |",
         f"| optimizer | {recipe.opt}, lr {recipe.lr}, momentum {recipe.momentum}, weight decay {recipe.weight_decay} |",
         f"| schedule | {recipe.sched} |",
@@ -199,7 +217,13 @@ def _training(facts: Facts) -> str:
     return "## Training\n\n| | |\n| --- | --- |\n" + "\n".join(rows) + f"\n\nTrain it again: `{command}`."
 
 
+def _method_row(name: str, settings: Mapping[str, Any]) -> str:
+    listed = ", ".join(f"{key} {value}" for key, value in settings.items())
+    return f"| method | {name}{f': {listed}' if listed else ''} |"
+
+
 def _files(facts: Facts) -> str:
-    rows = [f"| `{name}` | {what} |" for name, what in _FILES.items()]
+    files = _FILES | (_CONFUSION if facts.is_confusion_known else {})
+    rows = [f"| `{name}` | {what} |" for name, what in files.items()]
     rows += ["| `report/` | tables and figures of the evaluation |"] if facts.report else []
     return "## Files\n\n| file | content |\n| --- | --- |\n" + "\n".join(rows)

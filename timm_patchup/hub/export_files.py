@@ -18,6 +18,7 @@ from .. import __version__
 from ..data.embedded import CLASSES
 from ..errors import HubFailed
 from ..recipe import Recipe
+from ..runs.confusion import plot_confusion
 from ..runs.curves import plot_curves
 from ..runs.finished import FinishedRun
 from ..runs.from_run import network_arguments
@@ -37,7 +38,8 @@ def write_files(folder: Path, run: FinishedRun, model: nn.Module, private: Priva
     """
     recipe, results = run.recipe, run.results
     save_file(_contiguous(model.state_dict()), folder / WEIGHTS, metadata={"format": "pt"})
-    base: Any = timm.get_pretrained_cfg(recipe.model) if recipe.pretrained and ":" not in recipe.model else None
+    from_timm = recipe.pretrained and recipe.pretrained_path is None and ":" not in recipe.model
+    base: Any = timm.get_pretrained_cfg(recipe.model) if from_timm else None
     licensed = license or (base.license if base is not None else None) or DEFAULT_LICENSE
     package = _package(model)
     config = _write_config(folder, run, model, private, licensed, package)
@@ -45,7 +47,7 @@ def write_files(folder: Path, run: FinishedRun, model: nn.Module, private: Priva
     write_text(folder / "recipe.yaml", head + Recipe.from_dict(private.clean_values(recipe.to_dict())).to_yaml())
     _write_json(folder / "results.json", private.clean_values(results))
     write_text(folder / "summary.csv", private.clean(run.summary))
-    _plot(folder, f"{config['architecture']}, {recipe.mix}", run)
+    _plot(folder, f"{config['architecture']}, {recipe.mix_name}", run, private)
     report = _copy_report(run.path / REPORT, folder / REPORT, private)
     page = folder / REPORT / "report.md"
     facts = Facts(
@@ -81,6 +83,7 @@ def _write_config(
     arguments = network_arguments(recipe) | ({"in_chans": recipe.input_size[0]} if recipe.input_size[0] != 3 else {})
     section = {
         "method": recipe.mix,
+        **({"mix_weights": recipe.mix_weights} if recipe.mix_weights else {}),
         "settings": recipe.mix_settings,
         "weights": results["weights"],
         "version": __version__,
@@ -98,7 +101,7 @@ def _write_config(
     return config
 
 
-def _plot(folder: Path, title: str, run: FinishedRun) -> None:
+def _plot(folder: Path, title: str, run: FinishedRun, private: Private) -> None:
     held_out = run.results["chosen_on"] == "validation"
     plot_curves(
         run.rows,
@@ -107,6 +110,9 @@ def _plot(folder: Path, title: str, run: FinishedRun) -> None:
         best_epoch=run.results["best_epoch"] if held_out else None,
         val_name="validation" if held_out else "test",
     )
+    if run.results.get("confusion"):
+        names = private.clean_values(run.results.get("class_names"))
+        plot_confusion(run.results["confusion"], names, folder / "confusion.png", title=title)
 
 
 def _copy_report(source: Path, target: Path, private: Private) -> list[str]:

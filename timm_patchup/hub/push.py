@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import HubError, HubFailed
+from ..runs.folder import OWN_FILES
 from ..runs.load import read_config
 from ..runs.weights import WEIGHTS
 from ..system.network import is_repo_name, no_token
@@ -126,7 +127,7 @@ def _refuse_secrets(files: dict[str, bytes | Path]) -> None:
 
 def _is_ours(name: str) -> bool:
     """Return whether exports write a file of this name: nothing else is pushed."""
-    own = (WEIGHTS, "config.json", "recipe.yaml", "summary.csv", "results.json", "curves.png", "README.md")
+    own = ("config.json", "README.md", *OWN_FILES)
     return name in own or (name.startswith(f"{REPORT}/") and "/." not in name and name.endswith(REPORT_SUFFIXES))
 
 

@@ -3,6 +3,7 @@
 Imports nothing of this package.
 """
 
+from . import authors_wrn  # noqa: F401  registers its net
 from .preact_resnet import PreActResNet
 
 __all__ = ["PreActResNet"]

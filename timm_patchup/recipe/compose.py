@@ -2,20 +2,24 @@
 
 ``BENCHMARK_METHOD`` is a file of ``recipes/benchmarks`` and one of ``recipes/methods``. A file lists what it builds on
 under ``include`` (parts, or whole recipes) and overrides it with its own keys; ``when`` in a method file has the keys
-that differ for a part or a benchmark.
+that differ for a part or a benchmark. ``sites`` of a network is where methods act inside it, with PatchUp's block size
+at each: ``mix_sites`` and ``mix_block_size`` of the methods that have them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from ..core.method import INPUT, PAPER_SITES, list_methods, method_settings, method_type
+from ..core.outside import import_methods
 from ..errors import UserError, nearest
-from .schema import MIX_PREFIX, Recipe, without_retired
+from .schema import MIX_PREFIX, Recipe, override, without_retired
 
 DEFAULT = "fashion_mini_hard_patchup"
+SITES = "sites"
 
 
 @dataclass
@@ -26,7 +30,7 @@ class Keys:
     parts: set[str] = field(default_factory=set)
 
     def update(self, other: "Keys") -> None:
-        self.values.update(other.values)
+        self.values = override(self.values, other.values)
         self.parts |= other.parts
 
 
@@ -53,10 +57,12 @@ def list_recipes() -> list[str]:
 def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """Return the recipe of a name or a YAML file, with some keys overridden.
 
+    A method from outside (``mix: package.module:Name``) is imported: give only files of your own.
+
     Args:
         source: a name of ``list_recipes()``, or the path of a file, such as the recipe.yaml of a run.
         overrides: flat keys that replace those of the recipe. Another ``mix`` comes with its own settings, another
-            ``model`` drops the ``model_kwargs`` of the recipe's.
+            ``model`` drops the ``model_kwargs`` and sites of the recipe's, another ``sched`` the keys of its schedule.
 
     Raises:
         UserError: everything that is wrong, together.
@@ -71,14 +77,18 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
     except UserError as error:
         raise UserError([*error.problems, *_problems_of(overrides)]) from None
     if overrides.get("model") not in (None, keys.values.get("model")):
-        keys.values.pop("model_kwargs", None)
-    mix = overrides.get("mix")
-    if mix is not None and mix != keys.values.get("mix", "none"):
-        keys.values = {name: value for name, value in keys.values.items() if not name.startswith(MIX_PREFIX)}
-        if mix in list_recipe_methods():
-            _apply_method(keys, mix)
-            overrides["mix"] = keys.values["mix"]  # augmix and autoaugment are the method none with timm's aa
-    return Recipe.from_dict(keys.values | overrides)
+        own = _at_sites(keys.values)
+        kept = {name: value for name, value in keys.values.items() if name not in own or value != own[name]}
+        keys.values = {name: value for name, value in kept.items() if name not in (SITES, "model_kwargs")}
+    mix = overrides.pop("mix", None)
+    if mix is not None:
+        _choose(keys, mix)
+    if "mix_sites" in overrides and isinstance(keys.values.get("mix_block_size"), list):
+        chosen = overrides["mix_sites"] or PAPER_SITES
+        keys.values.update(_at_sites(keys.values, chosen))  # the block sizes of other sites
+    keys.values.pop(SITES, None)
+    import_methods(keys.values.get("mix"))
+    return Recipe.from_dict(override(keys.values, overrides))
 
 
 def read_resolved(path: Path) -> Recipe:
@@ -87,7 +97,7 @@ def read_resolved(path: Path) -> Recipe:
     Raises:
         UserError: everything that is wrong with it.
     """
-    return Recipe.from_dict(_mapping(path))
+    return Recipe.from_stored(_mapping(path))
 
 
 def _problems_of(overrides: Mapping[str, Any]) -> list[str]:
@@ -125,9 +135,48 @@ def _apply_method(keys: Keys, method: str) -> None:
     values = _mapping(recipes_dir() / "methods" / f"{method}.yaml")
     special = values.pop("when", {})
     keys.values.update(values)
+    keys.values.update(_at_sites(keys.values))
     for part, differing in special.items():
         if part in keys.parts:
             keys.values.update(differing)
+
+
+def _at_sites(values: Mapping[str, Any], chosen: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the sites of the network as settings of the method, with the block sizes there if it has one per site.
+
+    Args:
+        values: keys with the network's ``sites`` and the method's ``mix``.
+        chosen: other sites to take; None for those of the network, without the input if the method never acts there.
+    """
+    sites, mix = values.get(SITES), values.get("mix", "none")
+    if sites is None or mix not in list_methods() or SITES not in method_settings(mix):
+        return {}
+    if not isinstance(sites, dict):
+        raise UserError(f"{SITES} must be a mapping of sites to block sizes, got {sites!r}")
+    with_input = INPUT in method_type(mix).default_sites
+    names = list(chosen or (name for name in sites if name != INPUT or with_input))
+    settings: dict[str, Any] = {"mix_sites": names}
+    block_size = method_settings(mix).get("block_size")
+    if block_size is not None and block_size.takes_several:
+        sizes = [sites.get(name, block_size.default) for name in names]
+        settings["mix_block_size"] = sizes if len(set(sizes)) > 1 else sizes[0]
+    return settings
+
+
+def _choose(keys: Keys, mix: Any) -> None:
+    """Take another method, or several, with their own settings; the same ones stay as they are."""
+    if mix == keys.values.get("mix", "none"):
+        return
+    keys.values = {name: value for name, value in keys.values.items() if not name.startswith(MIX_PREFIX)} | {"mix": mix}
+    if isinstance(mix, str) and mix in list_recipe_methods():
+        _apply_method(keys, mix)  # augmix and autoaugment are the method none with timm's aa
+    for method in mix if isinstance(mix, list) else ():
+        if method in list_methods() and method in list_recipe_methods():
+            own = Keys({name: value for name, value in keys.values.items() if name == SITES}, keys.parts)
+            _apply_method(own, method)
+            settings = {name: value for name, value in own.values.items() if name.startswith(MIX_PREFIX)}
+            by_name = {name.removeprefix(MIX_PREFIX): value for name, value in settings.items()}
+            keys.values.setdefault("mix_settings", {})[method] = by_name
 
 
 def read_keys(path: Path, seen: tuple[Path, ...] = ()) -> Keys:
@@ -148,7 +197,10 @@ def read_keys(path: Path, seen: tuple[Path, ...] = ()) -> Keys:
             keys.update(read_keys(beside, seen=(*seen, path)))
         else:
             keys.update(_compose(str(name)))
-    keys.values.update(own)
+    if "mix" in keys.values and "mix" in own:
+        _choose(keys, own["mix"])
+        own.pop("mix")
+    keys.values = override(keys.values, own)
     return keys
 
 

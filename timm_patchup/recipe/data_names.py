@@ -6,6 +6,7 @@ A name is that of a dataset, a benchmark or a recipe; what it stands for is read
 from pathlib import Path
 from typing import Any
 
+from ..core.settings import AUTO
 from ..errors import UserError, nearest
 from .compose import list_benchmarks, list_recipes, load_recipe, read_keys, recipes_dir
 from .parts import DataSpec
@@ -14,7 +15,7 @@ from .schema import Recipe
 
 def list_data() -> list[str]:
     """Return the names of the datasets that recipes use."""
-    return [name for name, keys in _parts().items() if "dataset" in keys]
+    return [name for name, keys in _parts().items() if keys.get("dataset", AUTO) != AUTO]
 
 
 def load_data_spec(name: str) -> DataSpec:
@@ -39,7 +40,7 @@ def load_data_spec(name: str) -> DataSpec:
 
 def find_data_spec(dataset: str) -> DataSpec | None:
     """Return the data of a ``dataset`` key, None if no recipe uses it."""
-    found = (keys for keys in _parts().values() if keys.get("dataset") == dataset)
+    found = (keys for keys in _parts().values() if keys.get("dataset") == dataset != AUTO)
     return next((DataSpec.of(Recipe.from_dict(keys)) for keys in found), None)
 
 

@@ -4,16 +4,16 @@ Each part is a small frozen dataclass with the recipe's key names. ``of`` takes 
 value with ``dataclasses.replace``.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from ..core.settings import raise_together, settings_of
+from ..core.settings import AUTO, raise_together, settings_of
 from ..errors import UserError
 from .schema import Recipe, image_contradictions
 
 Part = TypeVar("Part")
-# These keys select training images or affect speed only.
-_NOT_TEST_KEYS = ("train_split", "workers")
+# These keys select training images or affect speed only, unless the test images are a share of the train split.
+_NOT_TEST_KEYS = ("train_split", "test_fraction", "workers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class DataSpec:
     target_key: str = "label"
     num_classes: int
     split_seed: int = 0
+    test_fraction: float = 0.0
     workers: int = 0
 
     @classmethod
@@ -36,7 +37,8 @@ class DataSpec:
 
     def test_keys(self) -> dict[str, Any]:
         """Return the keys that identify the test images."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_TEST_KEYS}
+        left_out = ("workers",) if self.test_fraction else _NOT_TEST_KEYS
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,8 @@ class ImageSpec:
         errors: list[UserError] = []
         for f in fields(self):
             try:
-                value = settings_of(Recipe)[f.name].check(getattr(self, f.name))
+                declared = replace(settings_of(Recipe)[f.name], auto=False)
+                value = declared.check(getattr(self, f.name))
                 object.__setattr__(self, f.name, tuple(value) if isinstance(value, list) else value)
             except UserError as error:
                 errors.append(error)
@@ -112,4 +115,7 @@ class AugmentSpec:
 
 def _take(part: type[Part], recipe: Recipe) -> Part:
     values = {f.name: getattr(recipe, f.name) for f in fields(part)}  # type: ignore[arg-type]
+    unknown = [name for name, value in values.items() if isinstance(value, str) and value == AUTO]
+    if unknown:
+        raise UserError(f"{', '.join(unknown)}: taken from your own images, so they need a folder (--data-dir)")
     return part(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})

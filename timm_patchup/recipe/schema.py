@@ -5,15 +5,30 @@ exceptions: ``batch_size`` is the whole batch of one update, whatever the number
 ``decay_milestones`` epochs, not one before. Settings of the method are the keys ``mix_*``.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-from ..core.method import Method, list_methods, make_method, method_settings, read_method
-from ..core.settings import Checked, raise_together, setting, settings_of
-from ..errors import UserError, nearest
+from ..core.method import Method, list_methods, method_settings
+from ..core.one_of import OneOf, make_methods, read_methods
+from ..core.outside import is_unknown_outside
+from ..core.settings import AUTO, Checked, raise_together, setting, settings_of
+from ..errors import NoEffect, UserError, nearest
+from .idle import (
+    DECAYING,
+    SCHEDULED,
+    in_memory,
+    loss_is,
+    next_to_aa,
+    nothing_chosen,
+    nothing_drawn,
+    optimizer_has,
+    schedule_is,
+    without,
+)
 
 MIX_PREFIX = "mix_"
 # Settings that earlier editions wrote although the method had no use for them.
@@ -25,58 +40,99 @@ class Recipe(Checked):
     """One experiment: data, images, model, method, optimizer, schedule, run."""
 
     # Dataset
-    dataset: str = setting("fashion_mini", "hfds/OWNER/NAME on the Hub, or fashion_mini, which is in the package")
+    dataset: str = setting(
+        "fashion_mini", "hfds/OWNER/NAME on the Hub, fashion_mini (in the package), or a name for data_dir", auto=True
+    )
     dataset_config: str | None = setting(None, "configuration of a Hub dataset that has several")
-    train_split: str = setting("train", "split to train on")
-    val_split: str = setting("test", "split the finished model is tested on, once")
-    val_fraction: float = setting(0.1, "share of the train split held out to choose the best epoch", low=0, high=0.9)
-    split_seed: int = setting(0, "seed of the held-out share and of every subset, the same for all runs", low=0)
-    input_key: str = setting("image", "column of the images")
-    target_key: str = setting("label", "column of the labels")
-    num_classes: int = setting(10, "number of classes", low=1)
+    train_split: str = setting("train", "split to train on", auto=True)
+    val_split: str = setting("test", "split the finished model is tested on, once", auto=True)
+    val_fraction: float = setting(
+        0.1, "share of the train split held out to choose the best epoch", low=0, high=0.9, auto=True
+    )
+    select_split: str | None = setting(
+        None, "split that chooses the best epoch, instead of a share of the train split", auto=True
+    )
+    test_fraction: float = setting(
+        0.0, "share of the train split set apart as the test set, for data without one", low=0, high=0.9, auto=True
+    )
+    split_seed: int = setting(
+        0, "seed of the held-out share and of every subset, the same for all runs", low=0, idle=nothing_drawn
+    )
+    input_key: str = setting("image", "column of the images", auto=True)
+    target_key: str = setting("label", "column of the labels", auto=True)
+    num_classes: int = setting(10, "number of classes", low=1, auto=True)
     train_per_class: int | None = setting(None, "train on this many images per class, for scarce data", low=1)
     limit: int | None = setting(None, "use this many samples of each split, for a quick trial run", low=1)
     workers: int = setting(0, "loader processes per training process", low=0, fixed=False)
     # Images and augmentation
-    input_size: list[int] = setting([3, 32, 32], "channels, height, width", low=1)
-    mean: list[float] = setting([0.5, 0.5, 0.5], "mean per channel", low=0, high=1)
-    std: list[float] = setting([0.5, 0.5, 0.5], "standard deviation per channel", above=0)
-    crop_pct: float = setting(1.0, "share of the image that the evaluated centre crop covers", above=0, high=1)
-    crop_mode: Literal["center", "squash", "border"] = setting(
-        "center", "how evaluated images are resized and cropped, as in timm"
+    input_size: list[int] = setting([3, 32, 32], "channels, height, width", low=1, auto=True)
+    mean: list[float] = setting([0.5, 0.5, 0.5], "mean per channel", low=0, high=1, auto=True)
+    std: list[float] = setting([0.5, 0.5, 0.5], "standard deviation per channel", above=0, auto=True)
+    crop_pct: float = setting(
+        1.0, "share of the image that the evaluated centre crop covers", above=0, high=1, auto=True, idle=in_memory
     )
-    interpolation: Literal["nearest", "bilinear", "bicubic"] = setting("bilinear", "how images are resized")
+    crop_mode: Literal["center", "squash", "border"] = setting(
+        "center", "how evaluated images are resized and cropped, as in timm", auto=True, idle=in_memory
+    )
+    interpolation: Literal["nearest", "bilinear", "bicubic"] = setting("bilinear", "how images are resized", auto=True)
     train_interpolation: Literal["nearest", "bilinear", "bicubic", "random"] = setting(
-        "bilinear", "how timm's random crop resizes"
+        "bilinear", "how timm's random crop resizes", auto=True, idle=in_memory
     )
     crop_padding: int | None = setting(
         None, "small images: decoded once, kept as bytes and cropped from this padding; none for timm's crop", low=0
     )
-    scale: list[float] = setting([0.08, 1.0], "range of areas of timm's random crop", above=0)
-    ratio: list[float] = setting([0.75, 1.3333], "range of aspect ratios of timm's random crop", above=0)
+    scale: list[float] = setting([0.08, 1.0], "range of areas of timm's random crop", above=0, idle=in_memory)
+    ratio: list[float] = setting(
+        [0.75, 1.3333], "range of aspect ratios of timm's random crop", above=0, idle=in_memory
+    )
     hflip: float = setting(0.5, "probability of a horizontal flip", low=0, high=1)
     vflip: float = setting(0.0, "probability of a vertical flip", low=0, high=1)
-    color_jitter: float = setting(0.0, "strength of colour jitter", low=0)
+    color_jitter: float = setting(0.0, "strength of colour jitter", low=0, idle=next_to_aa)
     lighting: float = setting(0.0, "strength of AlexNet's PCA lighting", low=0)
     aa: str | None = setting(None, "timm's automatic augmentation: original, rand-m9-mstd0.5, augmix-m3-w3, ...")
     reprob: float = setting(0.0, "probability of random erasing", low=0, high=1)
-    remode: Literal["const", "rand", "pixel"] = setting("pixel", "what random erasing fills with")
-    recount: int = setting(1, "rectangles of random erasing", low=1)
+    remode: Literal["const", "rand", "pixel"] = setting(
+        "pixel", "what random erasing fills with", idle=without("reprob")
+    )
+    recount: int = setting(1, "rectangles of random erasing", low=1, idle=without("reprob"))
+    aug_repeats: int = setting(
+        0,
+        "times each image is in a batch, augmented anew, as in timm; 0 and 1 are the same",
+        low=0,
+        idle=in_memory,
+    )
     # Model
     model: str = setting("preactresnet8", "a model of timm's registry")
     model_kwargs: dict[str, Any] = setting({}, "more arguments of the model")
     pretrained: bool = setting(False, "start from timm's pretrained weights")
+    pretrained_path: str | None = setting(
+        None, "local file to read the pretrained weights from; a run records its name only", idle=without("pretrained")
+    )
+    head_init: Literal["timm", "zero"] = setting(
+        "timm", "how the classifier starts: as timm initialises it, or at zero"
+    )
+    freeze: list[str] | None = setting(
+        None, "modules whose parameters are not trained, as timm.utils.freeze takes them"
+    )
     drop: float = setting(0.0, "dropout before the classifier", low=0, high=1)
     drop_path: float | None = setting(None, "stochastic depth, for models that have it", low=0, high=1)
     grad_checkpointing: bool = setting(False, "recompute activations in the backward pass")
     channels_last: bool = setting(False, "memory format of model and images")
     torchcompile: str | None = setting(None, "compile the model with this backend, such as inductor")
     # Method
-    mix: str = setting("none", "the method")
+    mix: str | list[str] = setting("none", "the method, or several, of which one is chosen per batch")
+    mix_weights: list[float] | None = setting(None, "how often each of several methods has its turn", above=0)
     mix_settings: dict[str, Any] = field(default_factory=dict)
     smoothing: float = setting(0.0, "label smoothing", low=0, below=1)
     loss: Literal["cross_entropy", "bce", "bce_softmax"] = setting(
         "cross_entropy", "loss on soft targets; bce_softmax is that of the authors' code"
+    )
+    bce_sum: bool = setting(False, "sum bce over the classes instead of the mean, as in timm", idle=loss_is("bce"))
+    bce_target_thresh: float | None = setting(
+        None, "bce: targets above this are 1, others 0, as in timm", low=0, below=1, idle=loss_is("bce")
+    )
+    class_weight: Literal["balanced"] | list[float] | None = setting(
+        None, "weight of each class in the loss: a list, or balanced for the inverse of its training images", low=0
     )
     # Optimizer
     batch_size: int = setting(100, "the whole batch of one update, over all processes and accumulation steps", low=1)
@@ -84,38 +140,57 @@ class Recipe(Checked):
     validation_batch_size: int = setting(500, "batch per process in evaluation", low=1, fixed=False)
     opt: str = setting("sgd", "an optimizer of timm; sgd is with Nesterov momentum, as in timm")
     lr: float = setting(0.1, "learning rate of the whole batch, not scaled by anything", above=0)
-    momentum: float = setting(0.9, "momentum", low=0, high=1)
+    momentum: float = setting(0.9, "momentum", low=0, high=1, idle=optimizer_has("momentum"))
     weight_decay: float = setting(1e-4, "weight decay", low=0)
-    filter_bias_and_bn: bool = setting(True, "no weight decay for biases and norms, as in timm")
-    opt_eps: float | None = setting(None, "epsilon of the optimizer", above=0)
-    opt_betas: list[float] | None = setting(None, "betas of the optimizer", low=0, high=1)
+    filter_bias_and_bn: bool = setting(
+        True, "no weight decay for biases and norms, as in timm", idle=without("weight_decay")
+    )
+    layer_decay: float | None = setting(
+        None,
+        "factor of the rate from each layer group to the one below it, as in timm",
+        above=0,
+        high=1,
+        idle=schedule_is(*SCHEDULED),
+    )
+    opt_eps: float | None = setting(None, "epsilon of the optimizer", above=0, idle=optimizer_has("eps"))
+    opt_betas: list[float] | None = setting(None, "betas of the optimizer", low=0, high=1, idle=optimizer_has("betas"))
     clip_grad: float | None = setting(None, "clip gradients at this value", above=0)
-    clip_mode: Literal["norm", "value", "agc"] = setting("norm", "what is clipped")
+    clip_mode: Literal["norm", "value", "agc"] = setting("norm", "what is clipped", idle=without("clip_grad"))
     # Learning rate schedule
     epochs: int = setting(10, "number of epochs, without cooldown", low=1)
     sched: Literal["cosine", "tanh", "step", "multistep", "poly", "none"] = setting("cosine", "schedule")
-    sched_on_updates: bool = setting(False, "step the schedule with every update instead of every epoch")
-    decay_milestones: list[int] = setting([30, 60], "multistep: the rate drops after these epochs", low=1)
-    decay_epochs: float = setting(30.0, "step: epochs between two drops of the rate", above=0)
-    decay_rate: float = setting(0.1, "factor of each drop", above=0)
-    min_lr: float = setting(0.0, "lowest rate", low=0)
-    warmup_epochs: int = setting(0, "epochs of warmup", low=0)
-    warmup_lr: float = setting(1e-5, "rate at the start of warmup", low=0)
-    warmup_prefix: bool = setting(False, "warmup comes before the schedule instead of replacing its start")
-    cooldown_epochs: int = setting(0, "epochs at the lowest rate after the schedule", low=0)
+    sched_on_updates: bool = setting(
+        False, "step the schedule with every update instead of every epoch", idle=schedule_is(*SCHEDULED)
+    )
+    decay_milestones: list[int] = setting(
+        [30, 60], "multistep: the rate drops after these epochs", low=1, idle=schedule_is("multistep")
+    )
+    decay_epochs: float = setting(30.0, "step: epochs between two drops of the rate", above=0, idle=schedule_is("step"))
+    decay_rate: float = setting(
+        0.1, "factor of each drop; poly: the power", above=0, idle=schedule_is("step", "multistep", "poly")
+    )
+    min_lr: float = setting(0.0, "lowest rate", low=0, idle=schedule_is(*DECAYING))
+    warmup_epochs: int = setting(0, "epochs of warmup", low=0, idle=schedule_is(*SCHEDULED))
+    warmup_lr: float = setting(1e-5, "rate at the start of warmup", low=0, idle=without("warmup_epochs"))
+    warmup_prefix: bool = setting(
+        False, "warmup comes before the schedule instead of replacing its start", idle=without("warmup_epochs")
+    )
+    cooldown_epochs: int = setting(
+        0, "epochs at the lowest rate after the schedule", low=0, idle=schedule_is(*DECAYING)
+    )
     # EMA and mixed precision
     model_ema: bool = setting(False, "keep an exponential moving average of the weights, and evaluate it")
-    model_ema_decay: float = setting(0.9998, "decay of the average", low=0, high=1)
-    model_ema_warmup: bool = setting(False, "let the decay grow at first")
+    model_ema_decay: float = setting(0.9998, "decay of the average", low=0, high=1, idle=without("model_ema"))
+    model_ema_warmup: bool = setting(False, "let the decay grow at first", idle=without("model_ema"))
     amp: bool = setting(False, "mixed precision; off leaves it to the launch configuration")
-    amp_dtype: Literal["bfloat16", "float16"] = setting("bfloat16", "dtype of mixed precision")
+    amp_dtype: Literal["bfloat16", "float16"] = setting("bfloat16", "dtype of mixed precision", idle=without("amp"))
     # Run
     seed: int = setting(0, "seed of everything but the splits", low=0)
     dist_bn: Literal["reduce", "broadcast"] = setting(
         "reduce", "norm statistics after each epoch: the mean over the processes, or those of the first"
     )
     val_interval: int = setting(1, "epochs between two validations; the last is always validated", low=1)
-    eval_metric: Literal["top1", "loss"] = setting("top1", "what makes an epoch the best")
+    eval_metric: Literal["top1", "loss"] = setting("top1", "what makes an epoch the best", idle=nothing_chosen)
     checkpoint_steps: int = setting(
         0, "updates between two checkpoints, besides those of each epoch; 0 for epochs only", low=0, fixed=False
     )
@@ -124,41 +199,77 @@ class Recipe(Checked):
 
     def __post_init__(self) -> None:
         errors: list[UserError] = []
-        has_method = isinstance(self.mix, str)  # if not, the check reports it
+        given = self.mix
         try:
             super().__post_init__()
         except UserError as error:
             errors.append(error)
         try:
-            # Defaults are written out: a resolved recipe states all that was used, even if defaults change later.
-            method = read_method(self.mix, self.mix_settings if has_method else {}, prefix=MIX_PREFIX)
-            object.__setattr__(self, "mix_settings", dict(sorted(method.settings().items())))
+            self._resolve_method(self.mix_settings if self.mix == given else {})  # if not, the check has reported it
         except UserError as error:
             errors.append(error)
         raise_together(errors)
 
+    def _resolve_method(self, settings: Mapping[str, Any]) -> None:
+        """Write out defaults: a resolved recipe states all that was used, even if defaults change later."""
+        mix = self.mix[0] if isinstance(self.mix, list) and len(self.mix) == 1 else self.mix
+        if self._unknown_outside(mix):
+            return  # a recipe that is merely read imports nothing; its settings stay as they are
+        method = read_methods(mix, settings, weights=self.mix_weights, prefix=MIX_PREFIX)
+        object.__setattr__(self, "mix", mix)
+        if isinstance(method, OneOf):
+            each = {name: dict(sorted(one.settings().items())) for name, one in zip(mix, method.methods)}
+            object.__setattr__(self, "mix_weights", list(method.weights or ()))
+            object.__setattr__(self, "mix_settings", each)
+        else:
+            object.__setattr__(self, "mix_settings", dict(sorted(method.settings().items())))
+
+    @staticmethod
+    def _unknown_outside(mix: Any) -> bool:
+        return any(map(is_unknown_outside, mix if isinstance(mix, list) else [mix]))
+
     @property
     def method(self) -> Method:
         """The method with its settings."""
-        return make_method(self.mix, **self.mix_settings)
+        weights = {} if self.mix_weights is None else {"weights": self.mix_weights}
+        return make_methods(self.mix, **weights, **self.mix_settings)
+
+    @property
+    def methods(self) -> dict[str, dict[str, Any]]:
+        """The settings of each method by its name: one, or several of which one is chosen per batch."""
+        if isinstance(self.mix, str):
+            return {self.mix: self.mix_settings}
+        return {name: self.mix_settings.get(name, {}) for name in self.mix}
+
+    @property
+    def mix_name(self) -> str:
+        """The method as tables and titles show it; several are joined by ``+``."""
+        return "+".join(self.methods)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
         """Make a recipe from flat keys; raise UserError with everything that is wrong with them."""
-        known, known_settings = settings_of(cls), list_mix_settings()
+        known, known_settings, own = settings_of(cls), list_mix_settings(), cls._unknown_outside(values.get("mix"))
         taken: dict[str, Any] = {}
         settings: dict[str, Any] = {}
         problems: list[str] = []
         for name, value in values.items():
             if name in known:
                 taken[name] = known[name].from_text(value)
-            elif name.removeprefix(MIX_PREFIX) in known_settings and name.startswith(MIX_PREFIX):
+            elif name == "mix_settings":
+                if isinstance(value, Mapping):
+                    settings |= value
+                else:
+                    problems.append(f"{name} must be a mapping of methods to their settings, got {value!r}")
+            elif name.startswith(MIX_PREFIX) and (own or name.removeprefix(MIX_PREFIX) in known_settings):
                 settings[name.removeprefix(MIX_PREFIX)] = value
             else:
                 problems.append(f"unknown key {name!r}{nearest(name, list_keys())}")
         try:
             recipe = cls(**taken, mix_settings=settings)
         except UserError as error:
+            if not problems:
+                raise
             problems += error.problems
         if problems:
             raise UserError(problems)
@@ -166,31 +277,43 @@ class Recipe(Checked):
 
     @classmethod
     def from_stored(cls, values: Mapping[str, Any]) -> "Recipe":
-        """Make a recipe from the keys that a run stored, of this edition or an earlier one."""
-        return cls.from_dict(without_retired(values))
+        """Make a recipe from the keys that a run stored, of this edition or an earlier one.
+
+        What had no effect is left out: earlier editions refused fewer of these keys, and their runs can be resumed.
+        """
+        return cls.from_dict(_without_idle(without_retired(values), keep=set()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the flat keys, with the settings of the method as ``mix_*``."""
+        """Return the flat keys, with the settings of the method as ``mix_*``, of several under ``mix_settings``."""
         flat: dict[str, Any] = {}
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.name == "mix_settings":
+            if isinstance(self.mix, str) and f.name == "mix_settings":
                 flat.update({f"{MIX_PREFIX}{name}": setting for name, setting in value.items()})
-            else:
+            elif isinstance(self.mix, list) or f.name != "mix_weights":
                 flat[f.name] = value
         return flat
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.to_dict(), sort_keys=False, default_flow_style=None, width=100)
 
+    @property
+    def unresolved(self) -> list[str]:
+        """The keys that are still ``auto``: what they stand for follows from the data and the model."""
+        return [name for name, known in settings_of(Recipe).items() if known.auto and getattr(self, name) == AUTO]
+
     def differences(self, other: "Recipe") -> list[str]:
-        """Return the keys that affect the result and in which two recipes differ."""
-        mine, theirs = self.to_dict(), other.to_dict()
+        """Return the keys that affect the result and in which two recipes differ; ``auto`` agrees with any value."""
+        mine, theirs = _comparable(self), _comparable(other)
         names = [name for name in (mine | theirs) if name not in KEYS_FREE_TO_CHANGE_ON_RESUME]
-        return [name for name in names if mine.get(name) != theirs.get(name)]
+        open_keys = {*self.unresolved, *other.unresolved}
+        return [name for name in names if name not in open_keys and mine.get(name) != theirs.get(name)]
 
     def contradictions(self) -> list[str]:
-        problems = image_contradictions(self.input_size, self.mean, self.std)
+        shapes = {"input_size", "mean", "std"}
+        problems = []
+        if not shapes & set(self.unresolved):
+            problems += image_contradictions(self.input_size, self.mean, self.std)
         for name in ("scale", "ratio"):
             low_high = getattr(self, name)
             if len(low_high) != 2 or low_high[0] > low_high[1]:
@@ -203,22 +326,27 @@ class Recipe(Checked):
             problems.append(f"decay_milestones must increase, got {self.decay_milestones}")
         if self.warmup_epochs and self.warmup_epochs >= self.epochs and not self.warmup_prefix:
             problems.append(f"warmup_epochs {self.warmup_epochs} must be fewer than epochs {self.epochs}")
-        return problems or [f"{name} has no effect {why}" for name, why in self._idle_keys()]
+        if self.select_split not in (None, AUTO) and self.val_fraction not in (0, AUTO):
+            problems.append(f"select_split {self.select_split} chooses the best epoch: set val_fraction to 0")
+        return problems + self._class_weight_problems()
 
-    def _idle_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the keys that were set although another key disables them, with the reason and the next step."""
-        idle: dict[str, str] = {}
-        if self.crop_padding is not None:
-            reason = "on small images cropped from padding: crop_padding none takes timm's random crop"
-            idle |= dict.fromkeys(("scale", "ratio", "train_interpolation"), reason)
-        if self.aa is not None and "3a" not in self.aa:
-            idle["color_jitter"] = "next to aa, as in timm: set color_jitter to 0"
-        if self.sched in ("step", "multistep", "none"):
-            idle |= dict.fromkeys(("min_lr", "cooldown_epochs"), f"with the schedule {self.sched}")
-        if self.sched == "none":
-            idle["warmup_epochs"] = "with the schedule none"
-        declared = settings_of(Recipe)
-        yield from ((name, why) for name, why in idle.items() if getattr(self, name) != declared[name].default)
+    def _class_weight_problems(self) -> list[str]:
+        problems = []
+        if self.class_weight is not None and self.loss == "bce_softmax":
+            problems.append("class_weight needs the loss cross_entropy or bce, got bce_softmax")
+        weights = self.class_weight if isinstance(self.class_weight, list) else []
+        if weights and self.num_classes not in (AUTO, len(weights)):
+            problems.append(f"class_weight needs {self.num_classes} values, one per class, got {len(weights)}")
+        if weights and not any(weights):
+            problems.append("class_weight must have a weight above 0")
+        return problems
+
+
+def _comparable(recipe: Recipe) -> dict[str, Any]:
+    """Return the flat keys, with the name of a file of weights in place of its path, as runs record it."""
+    flat = recipe.to_dict()
+    path = flat["pretrained_path"]
+    return flat | {"pretrained_path": path if path is None else Path(path).name}
 
 
 KEYS_FREE_TO_CHANGE_ON_RESUME = frozenset(name for name, known in settings_of(Recipe).items() if not known.fixed)
@@ -242,7 +370,48 @@ def list_mix_settings() -> list[str]:
 
 def list_keys() -> list[str]:
     """Return all keys, including those of the methods."""
-    return [*settings_of(Recipe), *(f"{MIX_PREFIX}{name}" for name in list_mix_settings())]
+    return [*settings_of(Recipe), "mix_settings", *(f"{MIX_PREFIX}{name}" for name in list_mix_settings())]
+
+
+def override(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return flat keys with some overridden, without those that the overrides disable.
+
+    With ``sched: cosine`` over a recipe that has milestones, these are no mistake of the caller. A key that had no
+    effect before, or is itself an override, is one: it stays, and is refused when the recipe is made.
+    """
+    return _without_idle(_join(values, overrides), keep=_idle_keys(values) | set(overrides))
+
+
+def _join(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Return flat keys with others put over them; of several methods, a setting for all replaces that of each."""
+    joined, kept, own = {**values, **others}, values.get("mix_settings"), others.get("mix_settings", {})
+    if isinstance(kept, Mapping) and isinstance(own, Mapping):
+        each = {**kept, **own}
+        for method, settings in kept.items():
+            if isinstance(settings, Mapping) and isinstance(each[method], Mapping):
+                stay = {key: value for key, value in settings.items() if MIX_PREFIX + key not in others}
+                each[method] = {**stay, **own.get(method, {})}
+        joined["mix_settings"] = each
+    return joined
+
+
+def _without_idle(values: Mapping[str, Any], keep: set[str]) -> dict[str, Any]:
+    left = dict(values)
+    while idle := _idle_keys(left) - keep:  # without one key, another may have no effect either
+        left = {name: value for name, value in left.items() if name not in idle}
+    return left
+
+
+def _idle_keys(values: Mapping[str, Any]) -> set[str]:
+    """Return the keys that have no effect; none while something else is wrong with the values of a recipe's keys."""
+    known = set(list_keys())  # others, such as the sites of a network, are not those of a recipe
+    try:
+        Recipe.from_dict({name: value for name, value in values.items() if name in known})
+    except NoEffect as error:
+        return set(error.names)
+    except UserError:
+        pass
+    return set()
 
 
 def without_retired(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The folder of a run: its files, its state, and its lock.
 
-``recipe.yaml``, ``summary.csv``, ``results.json``, ``curves.png``, ``model.safetensors`` and ``checkpoints/``. Files
-are written under a temporary name and renamed, so that a reader never sees a partial one. None contains a path.
+``recipe.yaml``, ``summary.csv``, ``results.json``, ``curves.png``, ``confusion.png``, ``model.safetensors`` and
+``checkpoints/``. Files are written under a temporary name and renamed, so that a reader never sees a partial one. None
+contains a path, except ``checkpoints/local.json`` (``local.py``).
 """
 
 import csv
@@ -17,11 +18,12 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from ..errors import UserError
-from ..recipe import Recipe, load_recipe
+from ..recipe import Recipe
+from ..recipe.compose import read_resolved
 from ..system.files import PARTIAL, replacing, write_whole
 
 State = Literal["new", "unfinished", "finished", "foreign"]
-OWN_FILES = ("recipe.yaml", "summary.csv", "results.json", "curves.png", "model.safetensors")
+OWN_FILES = ("recipe.yaml", "summary.csv", "results.json", "curves.png", "confusion.png", "model.safetensors")
 CHECKPOINT_FILES = ("step-*", "aside-step-*", "best-*.safetensors", f"{PARTIAL}*")
 COLUMNS = ("epoch", "lr", "train_loss", "val_loss", "val_top1", "val_top5", "val_error")
 EpochRow = dict[str, float | None]
@@ -56,7 +58,7 @@ class RunFolder:
         return path.name == ".partial-recipe.yaml"
 
     def recipe(self) -> Recipe:
-        return load_recipe(self.path / "recipe.yaml")
+        return read_resolved(self.path / "recipe.yaml")
 
     def refuse_to_overwrite(self) -> None:
         """Raise UserError if a run would overwrite files that are not from a run."""

@@ -3,6 +3,7 @@
 Its pretrained_cfg describes the images and classes it was trained on, as timm expects.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +32,20 @@ def load_run(folder: Path) -> tuple[nn.Module, Recipe]:
     recipe = read_recipe(folder)
     if not (folder / WEIGHTS).is_file():
         raise HubError(f"{folder}: the run has no {WEIGHTS} yet: resume it (train.py --resume {folder})")
-    return build_trained(recipe, read_weights(folder / WEIGHTS), where=str(folder)), recipe
+    model = build_trained(recipe, read_weights(folder / WEIGHTS), where=str(folder))
+    names = class_names(folder)
+    if names is not None and len(names) == recipe.num_classes:
+        cast(Any, model.pretrained_cfg)["label_names"] = names
+    return model, recipe
+
+
+def class_names(folder: Path) -> list[str] | None:
+    """Return the names of the classes of a finished run, None if its data has none."""
+    try:
+        names = json.loads((folder / "results.json").read_text(encoding="utf-8"))["class_names"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return list(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
 
 
 def build_trained(recipe: Recipe, weights: Mapping[str, Tensor], *, where: str) -> nn.Module:
@@ -69,7 +83,7 @@ def describe_images(cfg: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
     kept_in_memory = recipe.crop_padding is not None  # such images are resized whole, not cropped
     own = {
         "architecture": cfg["architecture"],
-        "tag": f"{recipe.mix}_{dataset_name(recipe)}",
+        "tag": f"{_as_word(recipe.mix_name)}_{dataset_name(recipe)}",
         "input_size": tuple(recipe.input_size),
         "fixed_input_size": bool(cfg.get("fixed_input_size")),
         "interpolation": recipe.interpolation,
@@ -94,4 +108,8 @@ def dataset_name(recipe: Recipe) -> str:
         name = name.rsplit("/", 1)[-1]
     elif re.search(r"[/\\]", name):
         name = "local_data"
+    return _as_word(name)
+
+
+def _as_word(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")

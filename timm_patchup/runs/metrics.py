@@ -3,7 +3,7 @@
 Validation and the test of a run use it; the suites of the evaluation have measurements of their own.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -32,10 +32,12 @@ def evaluate(
     accelerator: Accelerator,
     *,
     channels_last: bool = False,
+    observe: Callable[[Tensor, Tensor], None] | None = None,
 ) -> Metrics:
     """Evaluate an unwrapped model on the batches of this process and sum over all processes.
 
-    The model is left in the mode it was in. With fewer than five classes, top-5 is among all of them.
+    The model is left in the mode it was in. With fewer than five classes, top-5 is among all of them. ``observe`` is
+    called with the logits and labels of each batch.
     """
     was_training = model.training
     model.eval()
@@ -49,6 +51,8 @@ def evaluate(
             with accelerator.autocast():
                 output = model(images)
             output = output.float()
+            if observe is not None:
+                observe(output, labels)
             ranked = output.topk(min(5, output.shape[1]), dim=1).indices == labels[:, None]
             loss = F.cross_entropy(output, labels, reduction="none")
             parts = (ranked[:, 0].sum(), ranked.sum(), loss.to(sums.dtype).sum(), torch.tensor(len(labels)))

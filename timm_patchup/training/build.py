@@ -5,14 +5,16 @@ before any data is read or any file is written.
 """
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import timm
 import torch
+from timm.loss import BinaryCrossEntropy
 from timm.optim import create_optimizer_v2, list_optimizers, optimizer_kwargs
 from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler_factory import scheduler_kwargs
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.criterion import Criterion, bce_softmax, cross_entropy
 from ..core.mixer import Mixer
@@ -20,6 +22,7 @@ from ..data.transforms import Augmentation
 from ..errors import UserError, nearest, one_line
 from ..recipe import Recipe
 from ..recipe.parts import AugmentSpec, ImageSpec
+from .pretrained import check_loaded, freeze_modules, from_file, zero_head
 
 
 def precision_of(recipe: Recipe) -> str | None:
@@ -39,23 +42,44 @@ def batch_problems(recipe: Recipe, num_processes: int) -> list[str]:
     ]
 
 
-def build_model(recipe: Recipe) -> nn.Module:
-    """Make the model of a recipe, in train mode."""
-    optional = {"drop_path_rate": recipe.drop_path} if recipe.drop_path is not None else {}
+def build_model(recipe: Recipe, pretrained_path: Path | None = None) -> nn.Module:
+    """Make the model of a recipe, in train mode.
+
+    Args:
+        recipe: the recipe.
+        pretrained_path: a local file of the pretrained weights; None for timm's own, from the Hub.
+
+    Raises:
+        UserError: the weights cannot be loaded or do not fit.
+    """
+    optional: dict[str, Any] = {"drop_path_rate": recipe.drop_path} if recipe.drop_path is not None else {}
     if recipe.drop:
         optional["drop_rate"] = recipe.drop
+    optional |= recipe.model_kwargs
+    if recipe.pretrained and pretrained_path is not None:
+        optional["pretrained_cfg_overlay"] = from_file(pretrained_path, optional.get("pretrained_cfg_overlay"))
     try:
         model = timm.create_model(
             recipe.model,
             pretrained=recipe.pretrained,
             num_classes=recipe.num_classes,
             in_chans=recipe.input_size[0],
-            **optional | recipe.model_kwargs,
+            **optional,
         )
     except (OSError, RuntimeError) as error:
         if not recipe.pretrained:
             raise
-        raise UserError(f"cannot load the pretrained weights of {recipe.model}: {one_line(error, 200)}") from error
+        source, way = "", "; or give a local file of them (--pretrained-path)"
+        if pretrained_path is not None:
+            source, way = f" from {pretrained_path}", ""
+        reason = one_line(error, 200)
+        raise UserError(f"cannot load the pretrained weights of {recipe.model}{source}: {reason}{way}") from error
+    if recipe.pretrained and pretrained_path is not None:
+        check_loaded(model, pretrained_path)
+    if recipe.head_init == "zero":
+        zero_head(model)
+    if recipe.freeze is not None:
+        freeze_modules(model, recipe.freeze)
     if recipe.grad_checkpointing:
         model.set_grad_checkpointing(True)  # type: ignore[operator]
     return model.train()
@@ -72,10 +96,19 @@ def build_mixer(recipe: Recipe, model: nn.Module) -> Mixer:
     )
 
 
-def build_criterion(recipe: Recipe) -> Criterion:
-    """Return the loss of a recipe, on logits and soft targets."""
+def build_criterion(recipe: Recipe, weight: Tensor | None = None) -> Criterion:
+    """Return the loss of a recipe, on logits and soft targets; ``weight`` (K,) is that of each class.
+
+    With weights, the loss of a sample is the sum over classes of ``weight * target * -log(p)``, so that a mixed target
+    is weighted by the share of each class in it; the batch is averaged over its samples, not over their weights.
+    """
+    if recipe.loss == "bce" and (recipe.bce_sum or recipe.bce_target_thresh is not None):
+        threshold, summed = recipe.bce_target_thresh, recipe.bce_sum
+        return BinaryCrossEntropy(smoothing=0.0, target_threshold=threshold, sum_classes=summed, weight=weight)
     if recipe.loss == "bce":
-        return nn.BCEWithLogitsLoss()
+        return nn.BCEWithLogitsLoss(weight=weight)
+    if weight is not None:
+        return nn.CrossEntropyLoss(weight=weight)
     return bce_softmax if recipe.loss == "bce_softmax" else cross_entropy
 
 
@@ -110,13 +143,17 @@ def model_problems(recipe: Recipe) -> list[str]:
         return [*problems, f"model: timm has no model {recipe.model!r}{nearest(recipe.model, timm.list_models())}"]
     try:
         with torch.device("meta"):
-            model = build_model(replace(recipe, pretrained=False))
+            model = build_model(replace(recipe, pretrained=False, pretrained_path=None))
+    except UserError as error:
+        return [*problems, *error.problems]
     except Exception as error:  # model constructors raise all kinds of errors
         return [*problems, f"model: timm cannot create {recipe.model!r}: {one_line(error, 300)}"]
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        problems.append(f"freeze {' '.join(recipe.freeze or ())}: nothing is left to train")
     try:
         build_mixer(recipe, model).detach()
     except (TypeError, ValueError) as error:
-        problems.append(f"mix {recipe.mix}: {error}")
+        problems.append(f"mix {recipe.mix_name}: {error}")
     return problems
 
 

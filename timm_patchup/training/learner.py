@@ -9,6 +9,7 @@ state of a learner is its weights, the state of the optimizer and a few numbers,
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,6 +34,8 @@ class Learner:
         recipe: what to build.
         accelerator: wraps model and optimizer for its device and processes.
         updates_per_epoch: for schedules that change the rate at every update.
+        pretrained_path: a local file of pretrained weights, None for timm's own.
+        class_weight: (K,), weight of each class in the loss, None for none.
 
     Attributes:
         unwrapped_model: the model itself; ``model`` is the one prepared by the accelerator.
@@ -42,10 +45,18 @@ class Learner:
         bad_update: int64, 0-d, number of the first update whose loss was not finite, -1 if there is none.
     """
 
-    def __init__(self, recipe: Recipe, accelerator: Accelerator, *, updates_per_epoch: int) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        accelerator: Accelerator,
+        *,
+        updates_per_epoch: int,
+        pretrained_path: Path | None = None,
+        class_weight: Tensor | None = None,
+    ) -> None:
         self.recipe, self.accelerator = recipe, accelerator
         seed_everything(derive_seed(recipe.seed), accelerator.device)
-        model = build_model(recipe).to(accelerator.device)
+        model = build_model(recipe, pretrained_path).to(accelerator.device)
         if recipe.channels_last:
             model = model.to(memory_format=torch.channels_last)
         # The average is a copy without hooks: made before the mixer, DDP and compilation touch the model.
@@ -55,7 +66,8 @@ class Learner:
             else None
         )
         self.mixer = build_mixer(recipe, model)
-        self.criterion = build_criterion(recipe)
+        weight = None if class_weight is None else class_weight.to(accelerator.device)
+        self.criterion = build_criterion(recipe, weight)
         optimizer = build_optimizer(recipe, model)
         self.scheduler, self.num_epochs = build_scheduler(recipe, optimizer, updates_per_epoch)
         if self.scheduler is not None:
@@ -74,8 +86,9 @@ class Learner:
 
     @property
     def lr(self) -> float:
-        """The learning rate of the next update."""
-        return self.optimizer.param_groups[0]["lr"]
+        """The learning rate of the next update, without layer decay."""
+        group = self.optimizer.param_groups[0]
+        return group["lr"] / group.get("lr_scale", 1.0)
 
     def update(self, batches: Iterator[tuple[Tensor, Tensor]], done: int) -> float:
         """Update the weights once and return the seconds spent waiting for data.

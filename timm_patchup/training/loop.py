@@ -7,6 +7,7 @@ and saves.
 import time
 from dataclasses import asdict, dataclass, field
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,10 +17,12 @@ from ..data.loader import Data, ImageLoader, evaluation_loader, training_loader
 from ..errors import NonFinite, Stopped
 from ..recipe import Recipe
 from ..runs.checkpoint import Checkpoint, Checkpoints
+from ..runs.confusion import MAX_CLASSES, Confusion, plot_confusion
 from ..runs.curves import plot_curves
 from ..runs.folder import EpochRow, RunFolder
 from ..runs.metrics import Metrics, evaluate
 from .learner import Learner
+from .pretrained import class_weights
 from .progress import Progress
 from .stopping import StopSignal
 
@@ -50,6 +53,7 @@ class Trainer:
         accelerator: Accelerator,
         *,
         stop: StopSignal | None = None,
+        pretrained_path: Path | None = None,
     ) -> None:
         self.recipe, self.data, self.folder, self.accelerator = recipe, data, folder, accelerator
         self.stop = stop or StopSignal()
@@ -62,7 +66,13 @@ class Trainer:
         self.val_loader = evaluation_loader(
             data.val, recipe, rank=rank, world_size=world_size, device=accelerator.device
         )
-        self.learner = Learner(recipe, accelerator, updates_per_epoch=self.batches.updates)
+        self.learner = Learner(
+            recipe,
+            accelerator,
+            updates_per_epoch=self.batches.updates,
+            pretrained_path=pretrained_path,
+            class_weight=class_weights(recipe.class_weight, data.train.labels, recipe.num_classes),
+        )
         self.num_epochs = self.learner.num_epochs
         self.progress = Progress(
             enabled=accelerator.is_main_process,
@@ -169,8 +179,14 @@ class Trainer:
         self.accelerator.log({name: value for name, value in row.items() if value is not None}, step=number)
         self.progress.end_epoch(row, best=is_best and self.data.held_out)
 
-    def _evaluate(self, loader: ImageLoader) -> Metrics:
-        return evaluate(self.learner.evaluated_model, loader, self.accelerator, channels_last=self.recipe.channels_last)
+    def _evaluate(self, loader: ImageLoader, confusion: Confusion | None = None) -> Metrics:
+        return evaluate(
+            self.learner.evaluated_model,
+            loader,
+            self.accelerator,
+            channels_last=self.recipe.channels_last,
+            observe=None if confusion is None else confusion.observe,
+        )
 
     def _value(self, metrics: Metrics) -> float:
         return metrics.top1 if self.recipe.eval_metric == "top1" else -metrics.loss
@@ -200,11 +216,11 @@ class Trainer:
         assert best_file is not None
         self.learner.evaluated_model.load_state_dict(self.checkpoints.load_best(best_file))
         rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
-        loader = evaluation_loader(
-            self.data.test, self.recipe, rank=rank, world_size=world_size, device=self.accelerator.device
-        )
-        metrics = self._evaluate(loader)
-        results = {
+        recipe, device = self.recipe, self.accelerator.device
+        loader = evaluation_loader(self.data.test, recipe, rank=rank, world_size=world_size, device=device)
+        confusion = Confusion(recipe.num_classes, device) if recipe.num_classes <= MAX_CLASSES else None
+        metrics = self._evaluate(loader, confusion)
+        results: dict[str, Any] = {
             "test": {"error": metrics.error, **asdict(metrics)},
             "best_epoch": self.position.best_epoch,
             "epochs": self.num_epochs,
@@ -213,11 +229,15 @@ class Trainer:
             "data": self.data.fingerprint,
             "parameters": sum(p.numel() for p in self.learner.unwrapped_model.parameters()),
             "class_names": None if self.data.class_names is None else list(self.data.class_names),
+            "confusion": None if confusion is None else confusion.total(self.accelerator),
         }
         if self.accelerator.is_main_process:
             self.folder.copy_in(self.checkpoints.folder / best_file, "model.safetensors")
             self.folder.write_summary(self.position.rows)
             self._plot()
+            if results["confusion"] is not None:
+                path = self.folder.path / "confusion.png"
+                plot_confusion(results["confusion"], self.data.class_names, path, title=self.folder.name)
             self.folder.write_results(results)
         self.accelerator.log({"test_error": metrics.error, "test_loss": metrics.loss}, step=self.num_epochs)
         self.accelerator.wait_for_everyone()

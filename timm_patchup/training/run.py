@@ -18,10 +18,13 @@ from ..data.loader import load_data
 from ..data.workers import naming_dead_workers
 from ..errors import CheckpointError, UserError
 from ..recipe import Recipe
+from ..recipe.schema import override
 from ..runs.accelerator import make_accelerator
 from ..runs.checkpoint import Checkpoint, load_checkpoint
-from ..runs.folder import RunFolder
+from ..runs.folder import OWN_FILES, RunFolder
+from ..runs.local import LocalPaths, recall
 from .build import batch_problems, describe_batch, model_problems, precision_of
+from .infer import Resolved, name_after_folder, resolve
 from .loop import Trainer
 from .stopping import StopSignal
 
@@ -63,11 +66,21 @@ def run(recipe: Recipe, options: RunOptions) -> RunFolder:
     folder, checkpoint_path = _find_folder(options)
     resuming = bool(options.resume) and folder.state() in ("unfinished", "finished")
     if resuming:
-        recipe = _recipe_of_run(folder, recipe, options)
+        local = recall(folder)
+        recipe = _recipe_to_resume(folder, recipe, options, local)
+        options = replace(options, data_dir=options.data_dir or local.data_dir)
     elif options.overwrite:
         folder.refuse_to_overwrite()
     else:
         folder.refuse_unless_new()
+    if resuming and folder.state() == "finished":
+        _check_same(folder, name_after_folder(recipe, options.data_dir))
+        resolved = Resolved(folder.recipe())  # nothing is left to find or to load
+    else:
+        resolved = resolve(recipe, options.data_dir)
+        if resuming:
+            _check_same(folder, resolved.recipe)
+    recipe = resolved.recipe
     accelerator = _make_accelerator(recipe, folder, options)
     recipe = _with_precision_of_launch(recipe, accelerator, folder if resuming else None)
     if resuming and folder.state() == "finished":
@@ -75,7 +88,7 @@ def run(recipe: Recipe, options: RunOptions) -> RunFolder:
     with accelerator.main_process_first():  # one download, one cache
         data = load_data(recipe, options.data_dir)
     stop = StopSignal()
-    trainer = Trainer(recipe, data, folder, accelerator, stop=stop)
+    trainer = Trainer(recipe, data, folder, accelerator, stop=stop, pretrained_path=resolved.pretrained_path)
     trainer.learner.mixer.check_images(torch.zeros(2, *recipe.input_size, device=accelerator.device))
     # Nothing was written so far.
     with _locked(folder, accelerator, must_be_new=not (resuming or options.overwrite)):
@@ -87,7 +100,11 @@ def run(recipe: Recipe, options: RunOptions) -> RunFolder:
             if options.overwrite:
                 folder.clear()
             folder.begin(recipe, folder.name)
+        if accelerator.is_main_process:
+            LocalPaths.of(options.data_dir, resolved.pretrained_path).remember(folder)
         accelerator.wait_for_everyone()
+        if resolved.note:
+            accelerator.print(f"inferred: {resolved.note}")
         _print_start(recipe, trainer, accelerator, data.describe())
         _start_trackers(recipe, folder, accelerator, options)
         with stop.listening(), naming_dead_workers():
@@ -111,13 +128,19 @@ def _find_folder(options: RunOptions) -> tuple[RunFolder, Path | None]:
     return RunFolder(path), None
 
 
-def _recipe_of_run(folder: RunFolder, recipe: Recipe, options: RunOptions) -> Recipe:
-    """Return the recipe to resume with: the run's own; one that was given must agree with it."""
+def _recipe_to_resume(folder: RunFolder, recipe: Recipe, options: RunOptions, local: LocalPaths) -> Recipe:
+    """Return the recipe to resume with: the given one, or the run's own with the paths that it remembers."""
     own = folder.recipe()
-    if not options.given and not options.overrides:
-        return own
-    if not options.given:
-        recipe = Recipe.from_dict(own.to_dict() | options.overrides)
+    if options.given:
+        return recipe
+    if own.pretrained_path is not None and local.pretrained_path is not None:
+        own = replace(own, pretrained_path=local.pretrained_path)
+    return Recipe.from_dict(override(own.to_dict(), options.overrides)) if options.overrides else own
+
+
+def _check_same(folder: RunFolder, recipe: Recipe) -> None:
+    """Raise UserError unless a resolved recipe agrees with that of the run."""
+    own = folder.recipe()
     mine, theirs = recipe.to_dict(), own.to_dict()
     problems = [
         f"{folder.path} was started with {name} {theirs.get(name)!r}, got {mine.get(name)!r}: a resumed run keeps its "
@@ -126,7 +149,6 @@ def _recipe_of_run(folder: RunFolder, recipe: Recipe, options: RunOptions) -> Re
     ]
     if problems:
         raise UserError(problems)
-    return recipe
 
 
 def _make_accelerator(recipe: Recipe, folder: RunFolder, options: RunOptions) -> Accelerator:
@@ -241,9 +263,9 @@ def _print_table(folder: RunFolder, recipe: Recipe, results: dict[str, Any], acc
         "",
         f"| {'run':30} | method        | test error | top-1 | top-5 |    NLL | images |",
         f"| {'-' * 30} | ------------- | ---------- | ----- | ----- | ------ | ------ |",
-        f"| {folder.name:30} | {recipe.mix:13} | {test['error']:10.2f} | {test['top1']:5.2f} | {test['top5']:5.2f} | "
-        f"{test['loss']:6.4f} | {test['count']:6} |",
+        f"| {folder.name:30} | {recipe.mix_name:13} | {test['error']:10.2f} | {test['top1']:5.2f} | "
+        f"{test['top5']:5.2f} | {test['loss']:6.4f} | {test['count']:6} |",
         f"epoch {results['best_epoch']} of {results['epochs']} ({chosen}), {results['weights']} weights",
-        f"{folder.path}/: model.safetensors, recipe.yaml, summary.csv, curves.png, results.json",
+        f"{folder.path}/: {', '.join(name for name in OWN_FILES if (folder.path / name).is_file())}",
     ]
     accelerator.print("\n".join(lines))

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from timm_patchup.data.draws import Drawing
+from timm_patchup.data.folders import FolderSource
 from timm_patchup.data.images import open_images
 from timm_patchup.data.loader import training_loader
-from timm_patchup.data.source import FolderSource
 from timm_patchup.recipe import Recipe, load_recipe
 from timm_patchup.recipe.parts import AugmentSpec, ImageSpec
 

@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ...data.source import HUB_PREFIX, FolderSource, Source
+from ...data.encoded import Source
+from ...data.folders import FolderSource
+from ...data.source import HUB_PREFIX
 from ...data.splits import take_stratified
 from ...errors import DataError, one_line
 from ...recipe.parts import ImageSpec

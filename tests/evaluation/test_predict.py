@@ -1,0 +1,126 @@
+"""Predictions for images of one's own: the command, its formats, and images that cannot be read."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from tests.evaluation.evaluating import trained
+from tests.support.datasets_on_disk import numbered_image
+from timm_patchup.cli.predict import main
+from timm_patchup.data.embedded import CLASSES
+from timm_patchup.errors import DataError
+from timm_patchup.evaluation.models import load_models
+from timm_patchup.evaluation.predict import class_names, predict
+
+
+@pytest.fixture
+def run() -> Path:
+    return trained()
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    (folder / "deeper").mkdir(parents=True)
+    for number, name in enumerate(("a.png", "b.png", "deeper/c.png")):
+        numbered_image(number, size=40).save(folder / name)
+    (folder / "notes.txt").write_text("no image")
+    return folder
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as caught:
+        main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return int(caught.value.code or 0), captured.out, captured.err
+
+
+def test_folders_and_files_in_order(run: Path, photos: Path) -> None:
+    seen = list(predict(run, [photos / "b.png", photos], batch_size=2))
+    assert [Path(one.path).name for one in seen] == ["b.png", "a.png", "b.png", "c.png"]
+    assert seen[0] == seen[2]
+    assert set(seen[0].labels) <= set(CLASSES)
+    assert list(seen[0].probabilities) == sorted(seen[0].probabilities, reverse=True)
+    assert len(seen[0].labels) == 5
+    whole = next(predict(run, photos / "a.png", top=99))
+    assert sum(whole.probabilities) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_folder_without_images_is_refused(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"empty contains no images"):
+        predict(run, tmp_path / "empty")
+
+
+def test_odd_images_are_read(run: Path, tmp_path: Path) -> None:
+    pixels = numbered_image(1, size=40)
+    for mode in ("L", "P", "CMYK", "RGBA", "I;16"):
+        suffix = "tiff" if mode in ("CMYK", "I;16") else "png"
+        image = Image.new(mode, (40, 40)) if mode == "I;16" else pixels.convert(mode)
+        image.save(tmp_path / f"{mode.replace(';', '')}.{suffix}")
+    frames = [numbered_image(number, size=40) for number in range(3)]
+    frames[0].save(tmp_path / "animated.gif", save_all=True, append_images=frames[1:])
+    seen = list(predict(run, tmp_path.glob("*.*")))
+    assert [one.path for one in seen if one.error] == []
+    assert len(seen) == 6
+
+
+@pytest.mark.parametrize("style", ["table", "csv", "jsonl"])
+def test_formats_and_unreadable_images(
+    style: str, run: Path, photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (photos / "cut.png").write_bytes((photos / "a.png").read_bytes()[:200])
+    (photos / "text.jpg").write_text("no image")
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{photos / 'missing.png'}\n\n{photos / 'a.png'}\n"))
+    code, out, err = call(capsys, "--model", run, photos, "-", "--format", style, "--top", 2, "--threads", 1)
+    assert code == 1
+    for name, reason in (("cut.png", ""), ("text.jpg", "it is not an image"), ("missing.png", "no such file")):
+        assert [line for line in err.splitlines() if name in line and reason in line and line.endswith("; skipped")]
+    assert "3 image(s) could not be read" in err
+    expected = list(predict(run, [photos / "a.png", photos / "b.png", photos / "deeper" / "c.png", photos / "a.png"]))
+    if style == "table":
+        assert [line.split("  ")[0] for line in out.splitlines()] == [one.path for one in expected]
+        assert f"  {expected[0].label} {100 * (expected[0].probability or 0):.1f}%  " in out
+    elif style == "csv":
+        rows = list(csv.DictReader(io.StringIO(out)))
+        assert [(row["image"], row["label_1"]) for row in rows] == [(one.path, one.label) for one in expected]
+        assert float(rows[0]["probability_2"]) == pytest.approx(expected[0].probabilities[1], abs=1e-5)
+    else:
+        lines = [json.loads(line) for line in out.splitlines()]
+        assert [line["image"] for line in lines] == [one.path for one in expected]
+        assert [part["label"] for part in lines[0]["classes"]] == list(expected[0].labels[:2])
+
+
+def test_a_picture_of_the_predictions(
+    run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = call(capsys, "--model", run, photos, "--plot", tmp_path / "new" / "seen.png", "--threads", 1)
+    assert code == 0, err
+    assert (tmp_path / "new" / "seen.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_wrong_calls(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = call(capsys, "--top", 0)
+    assert code == 2
+    assert "--model is required" in err
+    assert "no images: give files or folders" in err
+    assert "--top must be at least 1" in err
+    code, _, err = call(capsys, "--model", run / "nothing", "a.png", "--threads", 1)
+    assert code == 2
+    assert "no such folder" in err
+
+
+def test_class_names_of_models_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    import timm
+
+    create = timm.create_model
+    monkeypatch.setattr(timm, "create_model", lambda name, pretrained=False, **more: create(name, **more))
+    torch.manual_seed(0)
+    names = class_names(load_models(["test_resnet.r160_in1k"])[0])
+    assert len(names) == 1000
+    assert names[0].startswith("tench")

@@ -1,0 +1,63 @@
+"""Every method and option of the table in ``tests/methods/every_method.py``, through a whole run and a resume."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.methods.every_method import CASES, OPTIONS
+from tests.support.training import digests, launch, train_here
+from timm_patchup.cli.study_commands import flags
+from timm_patchup.recipe import load_recipe
+
+# Two epochs of two updates with two micro-batches each: a checkpoint in the middle of the second epoch.
+SHORT = ["--limit", 40, "--batch-size", 16, "--epochs", 2, "--threads", 1, "--grad-accum-steps", 2, "--model-ema"]
+SHORT += ["--checkpoint-steps", 1, "--checkpoint-hist", 9]
+
+
+def keys_of(case: str) -> dict[str, Any]:
+    """Return the keys of a recipe for a case, small enough for small images."""
+    names, settings = OPTIONS.get(case, ([case], {}))
+    plain = {f"mix_{key}": value for key, value in settings.items() if key not in names}
+    own = {key: value for key, value in settings.items() if key in names}
+    return {"mix": names, **plain, **({"mix_settings": own} if own else {})}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_with_accumulation_resumes_exactly(case: str, tmp_path: Path) -> None:
+    keys = keys_of(case)
+    words = [*SHORT, "--output", tmp_path, *flags(keys)]
+    ended = train_here(*words, "--experiment", "whole")
+    assert ended.code == 0, ended.err
+    recipe = load_recipe(tmp_path / "whole" / "recipe.yaml")
+    assert recipe.method == load_recipe("fashion_mini_none", keys).method
+    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    (tmp_path / "again" / "results.json").unlink()
+    ended = train_here("--resume", tmp_path / "again" / "checkpoints" / "step-00000003", "--threads", 1)
+    assert ended.code == 0, ended.err
+    assert "resumed from step-00000003: epoch 2, update 1" in ended.out
+    assert digests(tmp_path / "again") == digests(tmp_path / "whole")
+
+
+def test_two_processes_resume_several_methods_exactly(tmp_path: Path) -> None:
+    """With a member that runs the model (Puzzle Mix) and each process taking turns of its own."""
+    words = [*SHORT, "--output", tmp_path, *flags(keys_of("one_of_all_kinds")), "--experiment", "whole"]
+    ended = launch(*words, processes=2)
+    assert ended.code == 0, ended.err
+    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    (tmp_path / "again" / "results.json").unlink()
+    ended = launch("--resume", tmp_path / "again" / "checkpoints" / "step-00000003", "--threads", 1, processes=2)
+    assert ended.code == 0, ended.err
+    assert digests(tmp_path / "again") == digests(tmp_path / "whole")
+
+
+def test_other_methods_are_refused_on_resume(tmp_path: Path) -> None:
+    both = ["--mix", "cutmix", "mixup"]
+    assert train_here(*SHORT, "--output", tmp_path, "--experiment", "a", *both).code == 0
+    (tmp_path / "a" / "results.json").unlink()
+    for other, key in ((["--mix-weights", 2, 1], "mix_weights"), (["--mix-alpha", 0.5], "mix_settings")):
+        ended = train_here("--resume", tmp_path / "a", "--threads", 1, *both, *other)
+        assert ended.code == 2
+        assert f"was started with {key} " in ended.err
+    assert train_here("--resume", tmp_path / "a", "--threads", 1, *both).code == 0

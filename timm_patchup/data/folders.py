@@ -1,0 +1,142 @@
+"""Image folders: one subfolder of images per class, in timm's class order.
+
+What would silently train another model than the user thinks is refused: an empty class folder, images outside of class
+folders, a class that only the test images have. Files that are not images and hidden folders are ignored.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import DataError
+from .encoded import EncodedSource
+
+# The name of the split of a folder that has class folders and no splits; ``datasets`` means all splits by it, too.
+WHOLE = "all"
+# Folder names that stand for the same split.
+_SPLIT_FOLDERS = (("train", "training"), ("val", "valid", "validation", "test"))
+
+
+class FolderSource(EncodedSource):
+    """The images of one folder.
+
+    Args:
+        folder: has one subfolder per class.
+        class_names: the classes, in order, if another folder decides them: the test images have the classes of the
+            training images, even if some have no test image.
+
+    Raises:
+        DataError: no images, an empty class folder, or a class that ``class_names`` does not have.
+    """
+
+    def __init__(self, folder: Path, class_names: Sequence[str] | None = None) -> None:
+        from timm.data.readers.reader_image_folder import find_images_and_targets
+
+        own = list_classes(folder, allow_empty=class_names is not None)
+        self.class_names = list(own if class_names is None else class_names)
+        extra = sorted(set(own) - set(self.class_names))
+        if extra:
+            raise DataError(f"{folder} has images of {_shown(extra)}, which the training images do not have")
+        known = {name: index for index, name in enumerate(self.class_names)}
+        samples, _ = find_images_and_targets(str(folder), class_to_idx=known)
+        samples = [(path, label) for path, label in samples if not _is_hidden(Path(path).relative_to(folder))]
+        self._paths = [path for path, _ in samples]
+        self.labels = np.asarray([label for _, label in samples], dtype=np.int64)
+
+    def encoded(self, index: int) -> bytes:
+        return Path(self._paths[int(index)]).read_bytes()
+
+    def describe(self, index: int) -> str:
+        return self._paths[int(index)]
+
+
+def find_split_folder(folder: Path, split: str) -> Path | None:
+    """Return the folder of a split if it has class folders: a subfolder, or the folder itself for ``WHOLE``."""
+    if split == WHOLE:
+        return folder if _subfolders(folder) and not _is_hub_layout(folder) else None
+    others = next((names for names in _SPLIT_FOLDERS if split in names), ())
+    for name in (split, *others):
+        path = folder / name
+        if path.is_dir() and _subfolders(path):
+            return path
+    return None
+
+
+def list_split_folders(folder: Path) -> list[str]:
+    """Return the names of the splits that are image folders, ``[WHOLE]`` for class folders without splits.
+
+    Raises:
+        DataError: the splits are one level below: their names would be mistaken for classes.
+    """
+    named = _named_splits(folder)
+    if named:
+        return named
+    below = next((name for name in _subfolders(folder) if _named_splits(folder / name)), None)
+    if below is not None:
+        splits = ", ".join(f"{name}/" for name in _named_splits(folder / below))
+        raise DataError(f"{folder} has no images of its own, but {below}/ has {splits}: give {folder / below}")
+    has_images = any(any(_images(files)) for _, files in _walk(folder))
+    return [WHOLE] if find_split_folder(folder, WHOLE) and has_images else []
+
+
+def _named_splits(folder: Path) -> list[str]:
+    """Return the names of the splits in a folder, none if no split has class folders."""
+    named = [name for names in _SPLIT_FOLDERS for name in names if (folder / name).is_dir()]
+    return named if any(_subfolders(folder / name) for name in named) else []
+
+
+def list_classes(folder: Path, *, allow_empty: bool = False) -> list[str]:
+    """Return the classes of a folder in timm's order; they are named after the folders that have the images.
+
+    Raises:
+        DataError: no images, images outside of class folders, or a class folder without images.
+    """
+    from timm.utils.misc import natural_key
+
+    found, filled = set(), set()
+    for path, files in _walk(folder):
+        first = next(_images(files), None)
+        if first is None:
+            continue
+        if path == folder:
+            raise DataError(f"{folder / first} is in no class folder: move such images to the folder of their class")
+        found.add(path.name)
+        filled.add(path.relative_to(folder).parts[0])
+    if not found:
+        raise DataError(f"{folder} contains no images")
+    empty = sorted(set(_subfolders(folder)) - filled)
+    if empty and not allow_empty:
+        raise DataError(f"{folder}: class folder {_shown(empty)} has no images: add some, or remove the folder")
+    return sorted(found, key=natural_key)
+
+
+def _walk(folder: Path) -> list[tuple[Path, list[str]]]:
+    walked = os.walk(folder, followlinks=True)
+    return [(Path(path), files) for path, _, files in walked if not _is_hidden(Path(path).relative_to(folder))]
+
+
+def _images(files: Sequence[str]) -> "filter[str]":
+    from timm.data.readers.img_extensions import get_img_extensions
+
+    types = get_img_extensions(as_set=True)
+    return filter(lambda name: os.path.splitext(name)[1].lower() in types and not name.startswith("."), files)
+
+
+def _subfolders(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+
+
+def _is_hub_layout(folder: Path) -> bool:
+    return next(folder.rglob("*.parquet"), None) is not None
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(map(repr, names[:3])) + more

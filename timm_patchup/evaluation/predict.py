@@ -1,0 +1,167 @@
+"""What a model sees in images of one's own: class names and probabilities, image by image.
+
+Images are prepared as in the test of the model. One that cannot be read has an ``error`` instead of a prediction and
+does not stop the others.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from timm.data import ImageNetInfo, infer_imagenet_subset
+from timm.data.readers.img_extensions import get_img_extensions
+from torch import nn
+
+from ..data.decode import Undecodable, convert_image, open_image
+from ..data.encoded import Source
+from ..data.finish import Finish
+from ..data.images import EVALUATION, open_images
+from ..errors import DataError, one_line
+from .images import unit_range
+from .models import EvalModel, load_models, wrap_model
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model predicts for one image.
+
+    Attributes:
+        path: the image, as given.
+        labels: names of the most probable classes, the most probable first.
+        probabilities: theirs.
+        error: why the image cannot be read; None if it can.
+    """
+
+    path: str
+    labels: tuple[str, ...] = ()
+    probabilities: tuple[float, ...] = ()
+    error: str | None = None
+
+    @property
+    def label(self) -> str | None:
+        """The most probable class."""
+        return self.labels[0] if self.labels else None
+
+    @property
+    def probability(self) -> float | None:
+        """The probability of that class."""
+        return self.probabilities[0] if self.probabilities else None
+
+
+def predict(
+    model: nn.Module | str | Path,
+    images: str | Path | Iterable[str | Path],
+    *,
+    top: int = 5,
+    batch_size: int = 32,
+    device: str | torch.device = "cpu",
+) -> Iterator[Prediction]:
+    """Yield the predictions of a model, in the order of the images.
+
+    Args:
+        model: of ``timm_patchup.hub.load``, or what it takes: a run, an export, ``USER/NAME``, or a name of timm.
+        images: files, folders (all images in them) or both.
+        top: number of classes per image.
+        batch_size: images at a time.
+        device: where the model runs.
+
+    Raises:
+        HubError, UserError: the model cannot be loaded.
+        DataError: a folder has no images.
+
+    Example:
+        >>> for seen in timm_patchup.hub.predict("output/finetune_hard_patchup", "photos/new"):
+        ...     print(seen.path, seen.label, seen.probability)
+    """
+    given = wrap_model(model) if isinstance(model, nn.Module) else load_models([str(model)])[0]
+    return _predict(given, list_images(images), top=top, batch_size=batch_size, device=torch.device(device))
+
+
+def list_images(images: str | Path | Iterable[str | Path]) -> list[Path]:
+    """Return files as they are given, and all images of each folder, sorted.
+
+    Raises:
+        DataError: a folder has no images.
+    """
+    types = get_img_extensions(as_set=True)
+    found: list[Path] = []
+    for path in map(Path, [images] if isinstance(images, (str, Path)) else images):
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in types and file.is_file()]
+        visible = [file for file in inside if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+        if not visible:
+            raise DataError(f"{path} contains no images")
+        found += visible
+    return found
+
+
+def class_names(model: EvalModel) -> list[str]:
+    """Return the names of the classes: the model's own, ImageNet's for timm's models, or numbers."""
+    cfg: dict[str, Any] = getattr(model.network, "pretrained_cfg", None) or {}
+    names = cfg.get("label_names")
+    if isinstance(names, (list, tuple)) and len(names) == model.num_classes:
+        return [str(name) for name in names]
+    subset = None if model.recipe is not None else infer_imagenet_subset(cfg | {"num_classes": model.num_classes})
+    if subset is not None:
+        info = ImageNetInfo(subset)
+        return [info.index_to_description(index) for index in range(model.num_classes)]
+    return [f"class {index}" for index in range(model.num_classes)]
+
+
+class _Opened(Source):
+    """Decoded images as a source without labels."""
+
+    class_names = None
+
+    def __init__(self, images: Sequence[Image.Image]) -> None:
+        self.images, self.labels = images, np.zeros(len(images), dtype=np.int64)
+
+    def image(self, index: int, mode: str | None = None) -> Image.Image:
+        image = self.images[int(index)]
+        return image if mode is None else image.convert(mode)
+
+    def describe(self, index: int) -> str:
+        return f"{int(index)} of a batch"
+
+
+def _predict(
+    model: EvalModel, paths: Sequence[Path], *, top: int, batch_size: int, device: torch.device
+) -> Iterator[Prediction]:
+    names, spec = class_names(model), unit_range(model.images)
+    classifier, finish = model.classifier.to(device), Finish(spec, None, device)
+    waiting = iter(paths)
+    while batch := list(islice(waiting, batch_size)):
+        opened = [_open(path) for path in batch]
+        images = [one for one in opened if isinstance(one, Image.Image)]
+        answers: Iterator[Prediction] = iter(())
+        if images:
+            dataset = open_images(_Opened(images), np.arange(len(images)), spec)
+            decoded = dataset.__getitems__([(EVALUATION, index) for index in range(len(images))])
+            with torch.inference_mode():
+                probabilities = classifier(finish(decoded.pixels)).float().softmax(dim=1).cpu()
+            read = [path for path, one in zip(batch, opened) if isinstance(one, Image.Image)]
+            answers = (_answer(path, row, names, top) for path, row in zip(read, probabilities))
+        for path, one in zip(batch, opened):
+            yield next(answers) if isinstance(one, Image.Image) else Prediction(str(path), error=one)
+
+
+def _open(path: Path) -> Image.Image | str:
+    """Return the decoded image, or why it cannot be decoded."""
+    try:
+        return convert_image(open_image(path.read_bytes()), "RGB")
+    except FileNotFoundError:
+        return "no such file"
+    except (Undecodable, OSError) as error:
+        return one_line(str(error).replace(str(path), path.name), 200)
+
+
+def _answer(path: Path, probabilities: torch.Tensor, names: Sequence[str], top: int) -> Prediction:
+    values, order = probabilities.topk(min(top, len(names)))
+    return Prediction(str(path), tuple(names[index] for index in order.tolist()), tuple(values.tolist()))

@@ -1,0 +1,43 @@
+"""Where a run found its data and its pretrained weights on this machine, so that it can be resumed without being told.
+
+The paths are in a file of their own inside ``checkpoints/``, which is never exported; no other file has a path.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ..system.files import write_whole
+from .folder import RunFolder
+
+_FILE = "local.json"
+
+
+@dataclass(frozen=True)
+class LocalPaths:
+    """Absolute paths on this machine, None for what came from the Hub or the package."""
+
+    data_dir: str | None = None
+    pretrained_path: str | None = None
+
+    @classmethod
+    def of(cls, data_dir: str | Path | None, pretrained_path: str | Path | None = None) -> "LocalPaths":
+        """Make the paths absolute."""
+        return cls(*(None if path is None else str(Path(path).resolve()) for path in (data_dir, pretrained_path)))
+
+    def remember(self, folder: RunFolder) -> None:
+        """Write the paths next to the checkpoints of a run, or remove the file if there are none."""
+        if self == LocalPaths():
+            (folder.checkpoints / _FILE).unlink(missing_ok=True)
+        else:
+            write_whole(folder.checkpoints / _FILE, json.dumps(asdict(self), indent=1) + "\n")
+
+
+def recall(folder: RunFolder) -> LocalPaths:
+    """Return what a run remembers; nothing if it was started on another machine or its file cannot be read."""
+    try:
+        stored = json.loads((folder.checkpoints / _FILE).read_text(encoding="utf-8"))
+        paths = {name: stored.get(name) for name in ("data_dir", "pretrained_path")}
+    except (OSError, ValueError, AttributeError):
+        return LocalPaths()
+    return LocalPaths(**{name: path for name, path in paths.items() if isinstance(path, str) and Path(path).exists()})
