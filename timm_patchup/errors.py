@@ -16,7 +16,10 @@ class UserError(ValueError):
 
     Attributes:
         problems: the lines.
+        one_process: whether only this process of several has the error, so that no other one reports it.
     """
+
+    one_process = False
 
     def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems = [problems] if isinstance(problems, str) else list(problems)
@@ -89,6 +92,13 @@ class CheckpointError(Failed):
 
 class RunError(Failed):
     """A run that ended early."""
+
+
+class OtherProcessFailed(RunError):
+    """Another process of the same launch failed, and reports why."""
+
+    def __init__(self) -> None:
+        super().__init__("stopped, because another process failed: its line has the reason")
 
 
 class Stopped(RunError):

@@ -64,11 +64,18 @@ def _run(argv: list[str]) -> None:
     saved_argv, saved_path, saved_parse = sys.argv, list(sys.path), argparse.ArgumentParser.parse_args
     sys.argv = list(argv)
     sys.path[0] = str(script.resolve().parent)
-    argparse.ArgumentParser.parse_args = _parse_with_mix(saved_parse)  # type: ignore[method-assign]
+    parsed: list[argparse.Namespace] = []
+    argparse.ArgumentParser.parse_args = _parse_with_mix(saved_parse, parsed)  # type: ignore[method-assign]
     built_before = plugin.tasks_built
     plugin.register()
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        except SystemExit as ended:
+            if ended.code or {"-h", "--help"} & set(argv):
+                raise
+        if not parsed:
+            raise Failed(f"{script.name} ended without parsing arguments with timm's --model: nothing was mixed")
         if plugin.is_configured() and plugin.tasks_built == built_before:
             raise Failed(f"{script.name} ended without creating a timm.task.ClassificationTask: nothing was mixed")
     finally:
@@ -77,15 +84,15 @@ def _run(argv: list[str]) -> None:
         plugin.unregister()
 
 
-def _parse_with_mix(parse_args: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap parse_args: the first parser that has timm's ``--model`` gets our flags and configures the plugin."""
-    done = False
+def _parse_with_mix(parse_args: Callable[..., Any], parsed: list[argparse.Namespace]) -> Callable[..., Any]:
+    """Wrap parse_args: the first parser that has timm's ``--model`` gets our flags and configures the plugin.
+
+    What it parsed is appended to ``parsed``.
+    """
 
     def parse(self: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
-        nonlocal done
-        if done or "--model" not in self._option_string_actions:
+        if parsed or "--model" not in self._option_string_actions:
             return parse_args(self, *args, **kwargs)
-        done = True
         named_recipe(args[0] if args else kwargs.get("args") or sys.argv[1:])  # so that settings from outside are flags
         with suppress(UserError):  # reported with the flags
             import_methods(self._defaults.get("mix"))
@@ -97,6 +104,7 @@ def _parse_with_mix(parse_args: Callable[..., Any]) -> Callable[..., Any]:
         defaults = {key: self.get_default(key) for key in keys}
         namespace = parse_args(self, *args, **kwargs)
         _configure(namespace, defaults)
+        parsed.append(namespace)
         return namespace
 
     return parse

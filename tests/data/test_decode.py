@@ -175,8 +175,8 @@ def test_a_dead_loader_process_is_reported_with_the_file(tmp_path: Path) -> None
     images = open_images(Deadly(folder), np.arange(8), spec)
     batches = EvaluationBatches(8, batch_size=2, rank=0, world_size=1)
     loader = ImageLoader(images, batches, workers=2, device=torch.device("cpu"))
-    name = re.escape(images.describe(4))
-    with pytest.raises(DataFailed, match=f"^a loader process died while reading {name}: "), naming_dead_workers():
+    line = rf"^a loader process \(pid \d+\) died while reading {re.escape(images.describe(4))}: "
+    with pytest.raises(DataFailed, match=line), naming_dead_workers():
         list(loader)
 
 

@@ -285,15 +285,15 @@ def test_unknown_names_show_the_nearest() -> None:
 def test_files_that_are_no_recipes(tmp_path: Path) -> None:
     for name, text, expected in (
         ("a.yaml", "epochs: [1", "line 1: not YAML"),
-        ("b.yaml", "- 1\n", "must be a mapping of keys to values, got list"),
+        ("b.yaml", "- 1\n", "must be a mapping of names to values, got a list"),
         ("c.yaml", "include: cifar10\n", "include must be a list"),
-        ("d.yaml", "", "must be a mapping of keys to values, got NoneType"),
+        ("d.yaml", "", "must be a mapping of names to values, got none"),
     ):
         (tmp_path / name).write_text(text)
         assert expected in problems(tmp_path / name)[0]
     (tmp_path / "e.yaml").write_bytes(b"\xff\xfe\x00")
     assert "cannot be read" in problems(tmp_path / "e.yaml")[0]
-    assert "no such recipe file" in problems(tmp_path / "f.yaml")[0]
+    assert "no such file" in problems(tmp_path / "f.yaml")[0]
 
 
 def test_yaml_is_never_executed(tmp_path: Path) -> None:

@@ -42,4 +42,6 @@ def finish(folder: Path, run: Run, options: StudyOptions, *, error: float, loss:
     row: dict[str, Any] = dict.fromkeys(("lr", "train_loss", "val_loss", "val_top1", "val_top5"), 0.0)
     run_folder.write_summary([{**row, "epoch": e, "val_error": val if e == 2 else 99.0} for e in (1, 2, 3)])
     test = {"error": error, "loss": loss, "top1": 100 - error, "top5": 90.0, "count": 10}
-    run_folder.write_results({"test": test, "best_epoch": 2, "epochs": 3, "chosen_on": "validation"})
+    run_folder.write_results(
+        {"test": test, "best_epoch": 2, "epochs": 3, "chosen_on": "validation", "weights": "model"}
+    )

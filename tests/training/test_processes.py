@@ -63,5 +63,5 @@ def test_a_folder_in_use_is_refused_on_all_processes(tmp_path: Path) -> None:
     with RunFolder(tmp_path / "a").locked():
         ended = launch(*TINY, "--output", tmp_path, "--experiment", "a", processes=2)
     assert ended.code != 0
-    assert ended.err.count("another process is training in") == 1
+    assert ended.err.count("another process is at work in") == 1
     assert RunFolder(tmp_path / "a").state() == "new"

@@ -130,7 +130,7 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
             time.sleep(0.01)
         second = train_here(*flags, "--resume")
         assert second.code == 2
-        assert "another process is training in" in second.err
+        assert "another process is at work in" in second.err
         assert train_here(*flags, "--overwrite").code == 2
     finally:
         kill_tree(process)

@@ -90,11 +90,9 @@ def run_command(
 
 def report(name: str, error: Exception, *, on_file_error: str = "") -> int:
     """Print the lines of an error and return its exit code; the arguments are those of ``run_command``."""
-    return print_errors(name, _lines(error, on_file_error), _exit_code(error), everywhere=not _is_expected(error))
-
-
-def _is_expected(error: Exception) -> bool:
-    return isinstance(error, UserError) or (isinstance(error, OSError) and error.errno in _FILE_ERRORS)
+    # A wrong call is found by all processes alike.
+    everywhere = not isinstance(error, UserError) or error.one_process
+    return print_errors(name, _lines(error, on_file_error), _exit_code(error), everywhere=everywhere)
 
 
 def _exit_code(error: Exception) -> int:

@@ -102,7 +102,7 @@ def _add(group: Any, key: Setting, text: str, *, prefix: str = "", several: bool
     if kind is bool and not prefix:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
     elif get_origin(kind) is dict:
-        group.add_argument(flag, nargs="*", action=ParseKwargs, metavar="KEY=VALUE", **options)
+        group.add_argument(flag, nargs="*", action=_KeywordArguments, metavar="KEY=VALUE", **options)
     else:
         metavar = "{" + ",".join(key.choices) + "}" if key.choices else _metavar(key)
         metavar = f"{metavar[:-1]},X}}" if key.choices and key.takes_several else metavar
@@ -111,6 +111,16 @@ def _add(group: Any, key: Setting, text: str, *, prefix: str = "", several: bool
         group.add_argument(
             flag, type=text_type if kind is str or key.choices else _value, metavar=metavar, **nargs, **options
         )
+
+
+class _KeywordArguments(ParseKwargs):
+    """timm's reader of KEY=VALUE words, with a line for a word that is none."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, *args: Any, **kwargs: Any) -> None:
+        for word in values:
+            if not word.partition("=")[0].isidentifier() or "=" not in word:
+                parser.error(f"{self.option_strings[0]} takes KEY=VALUE words, got {word!r}")
+        super().__call__(parser, namespace, values, *args, **kwargs)
 
 
 def _metavar(key: Setting) -> str:
@@ -174,7 +184,9 @@ def _text_or_none(text: str) -> str | None:
 
 def _value(text: str) -> Any:
     """Read a word as YAML does; what is not YAML stays text and is refused by the check of its key."""
+    if not text.strip():
+        return text  # YAML takes it for none, which a key may allow
     try:
         return yaml.safe_load("null" if text.lower() == "none" else text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         return text

@@ -10,14 +10,15 @@ from pathlib import Path
 from ..data.source import HUB_PREFIX
 from ..errors import UserError, nearest
 from ..runs.folder import RunFolder
-from ..study.collect import StudyRow, check_finished, collect, is_done
+from ..study.collect import StudyRow, check_finished, collect, damaged_runs, is_done
 from ..study.definition import Run, Study, list_studies, load_study
 from ..study.options import StudyOptions, run_recipe
 from ..study.runner import Job, Runner, last_line
 from ..study.tables import comma_separated, markdown, plot, table
-from ..system.files import write_whole
+from ..system.files import make_folder, write_whole
+from ..system.locks import LOCK, locked
 from ..system.threads import share_of_cores
-from .command import Parser, check_minimums, run_command
+from .command import Parser, check_minimums, print_errors, run_command
 from .study_commands import commands, parse_training_flags
 
 COMMAND = "study.py"
@@ -166,7 +167,20 @@ def _run(
     given: argparse.Namespace,
     extra: Sequence[str],
 ) -> int:
-    options.folder.mkdir(parents=True, exist_ok=True)
+    make_folder(options.folder)
+    busy = f"another study.py is at work in {options.folder}: wait for it; its results.md has the finished runs"
+    with locked(options.folder / LOCK, busy=busy):
+        return _run_locked(study, runs, jobs, options, given, extra)
+
+
+def _run_locked(
+    study: Study,
+    runs: Sequence[Run],
+    jobs: Sequence[Job],
+    options: StudyOptions,
+    given: argparse.Namespace,
+    extra: Sequence[str],
+) -> int:
     seeds = len(runs) // len(study.conditions)
     done, failed = len(runs) - len(jobs), list[str]()
     command = _shown_command(given, options, extra)
@@ -187,6 +201,8 @@ def _run(
         stopped = Runner(given.jobs, devices(given.jobs), ended).run(jobs).signal
     rows = _write(study, seeds, options, command, failed)
     plot(study, rows, options.folder / "results.png")
+    damaged = damaged_runs(runs, options)
+    print_errors(COMMAND, damaged, 1)
     print("\n" + "\n".join(table(rows)))
     print(f"\n{options.folder}/: results.md, results.csv, results.png")
     if study.evaluation:
@@ -196,7 +212,7 @@ def _run(
         return 128 + stopped
     if failed:
         print(f"{len(failed)} of {len(runs)} runs failed: " + ", ".join(failed), file=sys.stderr)
-    return 1 if failed else 0
+    return 1 if failed or damaged else 0
 
 
 def _write(study: Study, seeds: int, options: StudyOptions, command: str, failed: Sequence[str]) -> list[StudyRow]:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import HubError, RunError, UserError
+from ..errors import HubError, RunError, UserError, one_line
 from ..recipe import list_recipes, load_recipe
 from ..recipe.compose import DEFAULT, list_benchmarks, list_recipe_methods
 from ..system.network import is_repo_name
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..training.run import RunOptions
 
 COMMAND = "train.py"
+_LONGEST_NAME = 200  # file systems allow 255 bytes, and temporary names are longer
 TRACKERS = ("tensorboard", "trackio", "wandb")
 
 
@@ -43,10 +44,10 @@ def make_parser(words: Sequence[str] = ()) -> Parser:
         description="Train a recipe. Every key of a recipe is a flag, too.",
         allow_abbrev=False,
         examples=[
-            "accelerate launch scripts/train.py                                    # the default, two minutes on a CPU",
-            "accelerate launch scripts/train.py --recipe imagenet_hard_patchup --data-dir data/imagenet",
-            "accelerate launch scripts/train.py --recipe fashion_mini_cutmix --epochs 5 --experiment short",
-            "accelerate launch scripts/train.py --resume output/short",
+            "python scripts/train.py                                    # the default, two minutes on a CPU",
+            "python scripts/train.py --recipe fashion_mini_cutmix --epochs 5 --experiment short",
+            "python scripts/train.py --resume output/short",
+            "accelerate launch --multi_gpu --num_processes 8 scripts/train.py --recipe imagenet_hard_patchup",
         ],
     )
     recipe = parser.add_argument_group("recipe selection")
@@ -127,9 +128,23 @@ def _problems(given: argparse.Namespace) -> list[str]:
     if given.push_to_hub is not None and not is_repo_name(given.push_to_hub):
         problems.append(f"--push-to-hub must be USER/NAME, got {given.push_to_hub!r}")
     problems += check_minimums(given, {"threads": 1})
-    if given.experiment is not None and Path(given.experiment).name != given.experiment:
-        problems.append(f"--experiment must be a name and not a path, got {given.experiment!r}; see --output")
+    for name in ("recipe", "experiment", "output", "data_dir", "resume"):
+        if getattr(given, name) == "":
+            problems.append(f"--{name.replace('_', '-')} is empty: leave it out, or give a value")
+    if given.experiment:
+        problems += _name_problems(given.experiment)
     return problems
+
+
+def _name_problems(name: str) -> list[str]:
+    """Return what keeps a name from being that of a folder."""
+    if Path(name).name != name:
+        return [f"--experiment must be a name and not a path, got {one_line(repr(name), 80)}; see --output"]
+    if len(name.encode()) > _LONGEST_NAME:
+        return [f"--experiment must be a name of at most {_LONGEST_NAME} bytes, got {len(name.encode())}"]
+    if not name.isprintable():
+        return [f"--experiment must be a name of printable characters, got {name!r}"]
+    return []
 
 
 def _options(given: argparse.Namespace) -> "RunOptions":

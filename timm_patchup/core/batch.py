@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from ..errors import UserError
+from .draw import Draw
 from .functional import soft_target
 
 
@@ -60,18 +62,34 @@ def own_target(target: Tensor, num_classes: int | None, *, label_smoothing: floa
     return soft_target(target.long(), num_classes, label_smoothing=label_smoothing)
 
 
-def check_returned(target: Tensor, returned: Tensor) -> None:
-    """Raise ValueError if a mixed batch is compared with another target than the one the mixer returned.
+def mark_returned(target: Tensor, draw: Draw) -> None:
+    """Note on the targets of a batch which draw they belong to."""
+    target._mix_draw = draw  # type: ignore[attr-defined]
 
-    The values are looked at on the CPU only: on an accelerator that would wait for the device.
+
+def check_returned(target: Tensor, returned: Tensor, draw: Draw) -> None:
+    """Raise UserError if the targets of a loss are not those that the mixer returned for its last batch.
+
+    Copies, on another device for one, are fine. Values are looked at on the CPU only: on an accelerator that would wait
+    for the device.
     """
     if target is returned:
         return
-    same = target.shape == returned.shape
-    if same and target.device.type == returned.device.type == "cpu":
+    if draw.mixes and target.ndim == 1:
+        raise UserError(
+            "the batch was mixed, so its loss needs the targets that the mixer returned, not the labels: "
+            "x, target = mix(x, target), then mix.loss(output, target)"
+        )
+    if getattr(target, "_mix_draw", draw) is not draw or len(target) != len(returned):
+        raise UserError(
+            "these targets are of another batch than the last that was mixed: take the loss of a batch before the "
+            "next call of mix(x, target)"
+        )
+    same = not draw.mixes or target.shape == returned.shape
+    if draw.mixes and same and target.device.type == returned.device.type == "cpu":
         same = torch.allclose(target.float(), returned, atol=1e-2)
     if not same:
-        raise ValueError(
+        raise UserError(
             f"target {tuple(target.shape)} is not the one that mix(x, target) returned: samples that are mixed again, "
             f"by timm.data.Mixup for one, have other partners inside the model. Call timm's Mixup before the mixer"
         )

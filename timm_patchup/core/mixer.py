@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..errors import SiteError
 from . import sampling
-from .batch import check_batch, check_logits, check_returned, own_target
+from .batch import check_batch, check_logits, check_returned, mark_returned, own_target
 from .criterion import (
     Criterion,
     cross_entropy,
@@ -163,6 +163,8 @@ class Mixer:
             changed, mixed = mix_targets(own, draw.partner, kept=draw.kept, lam=draw.lam)
         self._armed.load(draw, alike=len(self._turns) > 1)
         self._batch = _Batch(draw, target, own, changed, mixed, objective)
+        if mixed is not target:
+            mark_returned(mixed, draw)
         if draw.change is not None and draw.site == INPUT:
             x = draw.change.apply(x, draw.partner)
         return x, mixed
@@ -180,13 +182,16 @@ class Mixer:
         Raises:
             RuntimeError: the draw was never applied, so the loss would be that of a batch that was not mixed.
             TypeError: the output is no tensor, or the criterion cannot be used with mixed targets.
-            ValueError: labels are smoothed by the mixer and by the criterion, or samples were mixed again.
+            ValueError: labels are smoothed by the mixer and by the criterion, or the targets are not those of the
+                last batch.
         """
         self._require_applied()
         check_logits(output)
         criterion = cross_entropy if criterion is None else criterion
         refuse_double_smoothing(self.label_smoothing, criterion)
         batch = self._batch
+        if batch is not None:
+            check_returned(target, batch.target, batch.draw)
         from_indices = batch is None or batch.given.ndim == 1
         not_mixed = batch is not None and batch.changed is None and target is batch.target
         if not_mixed and from_indices and takes_indices(criterion) and not self.label_smoothing:
@@ -194,7 +199,6 @@ class Mixer:
         soft = for_soft_targets(criterion, from_indices=from_indices) if target.ndim == 2 else criterion
         if batch is None or batch.changed is None or batch.objective is None:
             return soft(output, target)
-        check_returned(target, batch.target)
         objective = batch.objective
         if is_affine(criterion):
             loss = soft(output, target)

@@ -20,6 +20,7 @@ from .method import Method
 from .mixer import Mixer
 from .one_of import make_methods
 from .outside import import_methods
+from .settings import check_value
 from .task import MixTask
 
 _MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed")
@@ -65,6 +66,9 @@ def register(mix: str | Sequence[str] | None = None, **settings: Any) -> None:
         raise UserError(f"settings need a method: register(mix=NAME, {', '.join(settings)}=...)")
     arguments = {name: settings.pop(name) for name in _MIXER_ARGUMENTS if name in settings}
     import_methods(mix)
+    check_value("seed", arguments.get("seed", 0), int, low=0)
+    check_value("label_smoothing", arguments.get("label_smoothing", 0.0), float, low=0, below=1)
+    check_value("num_classes", arguments.get("num_classes"), int | None, low=1)
     method = None if mix is None else make_methods(mix, **settings)
     _configured = None if method is None or mix == "none" else _Configured(method, arguments)
     setattr(timm.data, PatchUp.__name__, PatchUp)

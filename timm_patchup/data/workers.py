@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import Dataset
 
 from ..errors import DataFailed
+from ..system.signals import leave_signals_to_parent
 
 _NOTHING = -1
 # In a loader process: its number and the sample it is reading. None elsewhere.
@@ -48,8 +49,9 @@ class Notes:
         _open_notes.add(self)
 
     def start_worker(self, worker: int) -> None:
-        """Begin the notes of a loader process; called in that process."""
+        """Begin the notes of a loader process, and leave signals to its parent; called in that process."""
         global _own_note
+        leave_signals_to_parent(worker)
         _own_note = self._table[worker].numpy()
         _own_note[0] = os.getpid()
 
@@ -60,8 +62,8 @@ class Notes:
             if pid != _NOTHING and pid not in alive:
                 reading = "" if sample == _NOTHING else f" while reading {self._describe(sample)}"
                 return (
-                    f"a loader process died{reading}: if memory ran out, use fewer workers (--workers) or smaller "
-                    f"batches; otherwise replace or remove that image"
+                    f"a loader process (pid {pid}) died{reading}: resume the run (--resume) or repeat the call, with "
+                    f"fewer workers if memory ran out; if it dies there again, replace or remove that image"
                 )
         return None
 
@@ -97,14 +99,15 @@ def one_thread() -> Iterator[None]:
 def naming_dead_workers() -> Iterator[None]:
     """Turn torch's error about a dead loader process into one that names the sample it was reading.
 
-    torch raises it from a signal handler, so it can surface anywhere between two batches.
+    torch raises it from a signal handler, so it can surface anywhere between two batches; if the process dies while it
+    hands over a batch, the connection breaks instead.
 
     Raises:
         DataFailed: a loader process has died.
     """
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, OSError, EOFError) as error:
         for notes in list(_open_notes):
             line = notes.find_dead()
             if line is not None:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ..system.markdown import escape
+
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}"
     "table{border-collapse:collapse;display:block;overflow-x:auto;margin:1em 0}td,th{border:1px solid #ccc;"
@@ -31,13 +33,13 @@ def as_markdown(blocks: Sequence[Block]) -> str:
     parts = []
     for block in blocks:
         if block.kind == "table":
-            head, *body = [[cell.replace("|", "\\|") for cell in line] for line in block.lines]
+            head, *body = [[escape(cell) for cell in line] for line in block.lines]
             lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
             parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
         elif block.kind == "picture":
             parts.append(f"![{block.text}]({block.text}.png)")
         else:
-            parts.append({"title": "# ", "heading": "## "}.get(block.kind, "") + block.text)
+            parts.append({"title": "# ", "heading": "## "}.get(block.kind, "") + escape(block.text))
     return "\n\n".join(parts) + "\n"
 
 

@@ -5,11 +5,14 @@ the same.
 """
 
 import json
+from math import isfinite
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
-from ..errors import UserError
-from ..system.files import write_whole
+from ..errors import Failed, UserError
+from ..system.checked import check_keys, read_json
+from ..system.files import refuse_unusable_folder, write_whole
 from .context import Measured
 from .models import EvalModel
 
@@ -38,8 +41,7 @@ class Results:
         Raises:
             UserError: the file is damaged or belongs to other data, or the folder is a file.
         """
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"output must be a folder, but {folder} is a file")
+        refuse_unusable_folder(folder)
         self.folder, self.data = folder, data
         self.models: dict[str, dict[str, Any]] = {}
         self.suites: dict[str, dict[str, Entry]] = {}
@@ -48,19 +50,17 @@ class Results:
             return
         other = "choose another output, or start over with force (--force)"
         try:
-            stored = json.loads((folder / FILE).read_text(encoding="utf-8"))
-            models, suites, stored_data = stored["models"], stored["suites"], stored["data"]
-        except (ValueError, KeyError, TypeError, OSError) as error:
+            stored = read_results(folder / FILE)
+        except UserError as error:
             if force:
                 return
-            raise UserError(
-                f"{folder / FILE} is damaged or is not the results of an evaluation ({error}): {other}"
-            ) from error
+            raise UserError(f"{error}: {other}") from None
+        models, suites, stored_data = stored["models"], stored["suites"], stored["data"]
         if stored_data != data:
             if force:
                 return
-            differing = [name for name in data if stored_data.get(name) != data[name]]
-            was = ", ".join(f"{name} {stored_data.get(name)!r} instead of {data[name]!r}" for name in differing)
+            differing = [name for name in {**stored_data, **data} if stored_data.get(name) != data.get(name)]
+            was = ", ".join(f"{name} {stored_data.get(name)!r} instead of {data.get(name)!r}" for name in differing)
             raise UserError(f"{folder / FILE} has results with {was}: {other}")
         self.models, self.suites = models, suites
 
@@ -72,7 +72,14 @@ class Results:
         return (entry["seed"], entry["settings"]) == (seed, json.loads(json.dumps(settings)))
 
     def add(self, suite: str, model: EvalModel, measured: Measured, *, seed: int, settings: dict[str, Any]) -> None:
-        """Store what a suite measured; results of another network or other weights under this name are removed."""
+        """Store what a suite measured; results of another network or other weights under this name are removed.
+
+        Raises:
+            Failed: a value is not finite.
+        """
+        for name, value in measured.values.items():
+            if value is not None and not isfinite(value):
+                raise Failed(f"{suite} of {model.name}: {name} is {value}: are the outputs of the model finite?")
         if not self._is_same_network(model):
             for entries in self.suites.values():
                 entries.pop(model.name, None)
@@ -92,6 +99,28 @@ class Results:
 
     def _is_same_network(self, model: EvalModel) -> bool:
         return _network(self.models.get(model.name, {})) == _network(model.describe())
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """Return the content of a results.json of an evaluation.
+
+    Raises:
+        UserError: it is damaged or something else.
+    """
+    stored = read_json(path, data=dict, models=dict, suites=dict)
+    for name, model in stored["models"].items():
+        check_keys(model, {"weights": str, "architecture": str}, where=f"{path}: {name}")
+        if "recipe" in model:
+            check_keys(model["recipe"], {"model_kwargs": dict}, where=f"{path}: recipe of {name}")
+    for suite, entries in stored["suites"].items():
+        for name, entry in check_keys(entries, {}, where=f"{path}: {suite}").items():
+            where = f"{path}: {suite} of {name}"
+            check_keys(
+                entry, {"settings": dict, "seed": int, "count": int, "values": dict, "curves": dict}, where=where
+            )
+            check_keys(entry["values"], dict.fromkeys(entry["values"], (float, NoneType)), where=where)
+            check_keys(entry["curves"], dict.fromkeys(entry["curves"], list), where=where)
+    return stored
 
 
 def _network(description: dict[str, Any]) -> str:

@@ -3,10 +3,14 @@
 ``evaluate.py`` and ``timm_patchup.hub.evaluate`` both make an ``EvalCall`` and call ``run``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from accelerate import Accelerator
 
 from ..data.fetch import fetch_splits
 from ..data.source import HUB_PREFIX
@@ -18,6 +22,9 @@ from ..runs.accelerator import make_accelerator
 from ..runs.folder import RunFolder
 from ..runs.load import FOLDER
 from ..runs.local import recall
+from ..runs.together import main_first, together
+from ..system.files import make_folder
+from ..system.locks import LOCK, locked
 from .context import EvalContext
 from .images import TestImages, load_images, unit_range
 from .models import EvalModel, load_models
@@ -81,23 +88,38 @@ def run(call: EvalCall, *, show: Callable[[str], None] = print) -> dict[str, dic
     models = load_models(call.models)
     data = find_data(call.data, models, is_local=call.data_dir is not None)
     _check_classes(models, data)
-    with accelerator.main_process_first():  # one process downloads, the others use its cache
-        images = _open_images(models, data, call)
+    images = main_first(accelerator, lambda: _open_images(models, data, call))
     first = images[models[0].name]
     header = data.test_keys() | {"samples": len(first), "fingerprint": first.fingerprint()}
-    results = Results(call.output, header, force=call.force)
+    stored = Results(call.output, header, force=call.force)
     contexts = [EvalContext(model, images[model.name], accelerator, call.seed, options) for model in models]
-    _check(suites, contexts, list(dict.fromkeys([*results.models, *(model.name for model in models)])))
-    accelerator.wait_for_everyone()  # every process has read results.json before it is written
-    for suite in suites:
-        for context in contexts:
-            _measure(suite, context, results, force=call.force)
-    if accelerator.is_main_process:
-        lines = write_report(results, options)
-        results.write()
-        show("\n" + "\n\n".join(lines) + f"\n\n{call.output / 'report.html'}")
-    accelerator.wait_for_everyone()
+    _check(suites, contexts, list(dict.fromkeys([*stored.models, *(model.name for model in models)])))
+    with _locked(call.output, accelerator):
+        results = Results(call.output, header, force=call.force)  # another evaluation may have added to it
+        accelerator.wait_for_everyone()  # every process has read results.json before it is written
+        for suite in suites:
+            for context in contexts:
+                _measure(suite, context, results, force=call.force)
+        with together(accelerator):
+            if accelerator.is_main_process:
+                lines = write_report(results, options)
+                results.write()
+                show("\n" + "\n\n".join(lines) + f"\n\n{call.output / 'report.html'}")
     return {name: {model.name: results.suites[name][model.name]["values"] for model in models} for name in call.suites}
+
+
+@contextmanager
+def _locked(output: Path, accelerator: Accelerator) -> Iterator[None]:
+    """Hold the lock of a report on the main process; a second evaluation waits, so that no row is lost."""
+    with ExitStack() as lock:
+        with together(accelerator):
+            if accelerator.is_main_process:
+                make_folder(output)
+                waiting = f"another evaluation is writing to {output}: waiting for it"
+                lock.enter_context(
+                    locked(output / LOCK, busy=waiting, waiting=lambda: print(waiting, file=sys.stderr, flush=True))
+                )
+        yield
 
 
 def find_data(name: str | None, models: Sequence[EvalModel], *, is_local: bool = False) -> DataSpec:
@@ -207,8 +229,9 @@ def _measure(suite: Suite, context: EvalContext, results: Results, *, force: boo
         measured = suite.measure(context)
     model.classifier.cpu()  # only one of several models needs memory on the device
     results.add(suite.name, model, measured, seed=context.seed, settings=settings)
-    if context.accelerator.is_main_process:
-        results.write()
+    with together(context.accelerator):
+        if context.accelerator.is_main_process:
+            results.write()
 
 
 def _preprocessing(images: ImageSpec) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..data.source import HUB_PREFIX
 from ..recipe import Recipe
+from ..system.markdown import escape
 
 REPORT = "report"  # folder of the evaluation, in a run and in an export
 # Replaced by the name of the repository in a push.
@@ -79,7 +80,7 @@ class Facts:
         if self.recipe.dataset == "fashion_mini":
             return "the part of Fashion-MNIST in timm_patchup"
         is_path = re.search(r"[/\\]", self.recipe.dataset)
-        return self.dataset_id or ("local data" if is_path else f"images of its author, `{self.recipe.dataset}`")
+        return escape(self.dataset_id or ("local data" if is_path else f"images of its author, {self.recipe.dataset}"))
 
     @property
     def is_confusion_known(self) -> bool:
@@ -181,7 +182,7 @@ def _scores(facts: Facts) -> str:
     rows.append(
         f"| {test['error']:.2f} | {test['top1']:.2f} | {test['top5']:.2f} | {test['loss']:.4f} | {test['count']} |"
     )
-    images = f"the split `{recipe.val_split}`"
+    images = f"the split {escape(recipe.val_split)}"
     if recipe.test_fraction:
         images = f"a stratified {recipe.test_fraction:.0%} of the images, set apart before training"
     text = f"## Results\n\n{part} {images}, evaluated once.\n\n" + "\n".join(rows)
@@ -213,13 +214,13 @@ def _training(facts: Facts) -> str:
         f"| images | {' x '.join(map(str, recipe.input_size))} |",
         f"| seed | {recipe.seed} |",
     ]
-    command = "accelerate launch -m timm_patchup.training --recipe recipe.yaml"
+    command = "python -m timm_patchup.training --recipe recipe.yaml"
     return "## Training\n\n| | |\n| --- | --- |\n" + "\n".join(rows) + f"\n\nTrain it again: `{command}`."
 
 
 def _method_row(name: str, settings: Mapping[str, Any]) -> str:
     listed = ", ".join(f"{key} {value}" for key, value in settings.items())
-    return f"| method | {name}{f': {listed}' if listed else ''} |"
+    return f"| method | {escape(name)}{f': {escape(listed)}' if listed else ''} |"
 
 
 def _files(facts: Facts) -> str:

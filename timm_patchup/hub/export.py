@@ -7,6 +7,7 @@ before it replaces an earlier export.
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import timm
@@ -14,11 +15,12 @@ import torch
 from torch import nn
 
 from ..data.source import HUB_PREFIX
-from ..errors import HubError, HubFailed, one_line
+from ..errors import HubError, HubFailed, UserError, one_line
 from ..runs.finished import FinishedRun, read_finished_run
-from ..runs.folder import COLUMNS
+from ..runs.folder import COLUMNS, RunFolder
 from ..runs.from_run import build_trained
 from ..runs.weights import weights_digest
+from ..system.checked import check_keys, read_json
 from ..system.files import checksum
 from ..system.privacy import Private
 from .card import REPORT
@@ -45,8 +47,15 @@ def export(run_dir: str | Path, out_dir: str | Path, *, license: str | None = No
     Example:
         >>> export("output/fashion_mini_hard_patchup", "output/for_the_hub")
     """
-    out = Path(out_dir)
-    run = read_finished_run(Path(run_dir))
+    out, folder = Path(out_dir), RunFolder(Path(run_dir))
+    if folder.state() != "finished":
+        read_finished_run(folder.path)  # says what it is instead
+    waiting = f"another process is at work in {folder.path}: waiting for it"
+    with folder.locked(waiting=lambda: print(waiting, file=sys.stderr, flush=True)):
+        return _export(read_finished_run(folder.path), out, license)
+
+
+def _export(run: FinishedRun, out: Path, license: str | None) -> Path:
     _refuse_to_replace(out)
     model = build_trained(run.recipe, run.weights, where=str(run.path))
     _refuse_stale(run, model)
@@ -71,8 +80,8 @@ def export(run_dir: str | Path, out_dir: str | Path, *, license: str | None = No
 def is_export(folder: Path) -> bool:
     """Return whether a folder was written by ``export``."""
     try:
-        return "patchup" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
+        return "patchup" in read_json(folder / "config.json")
+    except UserError:
         return False
 
 
@@ -83,8 +92,8 @@ def _refuse_to_replace(out: Path) -> None:
     if not out.exists() or not any(out.iterdir()):
         return
     try:
-        written = dict(json.loads((out / WRITTEN).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        written = read_json(out / WRITTEN)
+    except UserError:
         raise HubError(f"{out} has files that are not from an export, which are kept: choose another folder") from None
     new = sorted(name for name, digest in _digests(out).items() if name != WRITTEN and written.get(name) != digest)
     if new:
@@ -109,9 +118,9 @@ def _refuse_stale(run: FinishedRun, model: nn.Module) -> None:
     """Raise HubError if the report is of other weights, as after training again."""
     path = run.path / REPORT / "results.json"
     try:
-        models = json.loads(path.read_text(encoding="utf-8"))["models"].values()
-        evaluated = [entry["weights"] for entry in models]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # no report, or not one of evaluate.py
+        models = read_json(path, models=dict)["models"].values()
+        evaluated = [check_keys(entry, {"weights": str}, where=str(path))["weights"] for entry in models]
+    except UserError:  # no report, or not one of evaluate.py
         return
     if weights_digest(model) not in evaluated:
         again = f"python -m timm_patchup.evaluation --model {run.path} --output {path.parent} --force"

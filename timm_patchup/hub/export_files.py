@@ -43,7 +43,7 @@ def write_files(folder: Path, run: FinishedRun, model: nn.Module, private: Priva
     licensed = license or (base.license if base is not None else None) or DEFAULT_LICENSE
     package = _package(model)
     config = _write_config(folder, run, model, private, licensed, package)
-    head = "# Every setting of the training: accelerate launch -m timm_patchup.training --recipe recipe.yaml\n"
+    head = "# Every setting of the training: python -m timm_patchup.training --recipe recipe.yaml\n"
     write_text(folder / "recipe.yaml", head + Recipe.from_dict(private.clean_values(recipe.to_dict())).to_yaml())
     _write_json(folder / "results.json", private.clean_values(results))
     write_text(folder / "summary.csv", private.clean(run.summary))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import HubError, HubFailed
 from ..runs.folder import OWN_FILES
-from ..runs.load import read_config
+from ..runs.load import load, read_config
 from ..runs.weights import WEIGHTS
 from ..system.network import is_repo_name, no_token
 from ..system.privacy import Private
@@ -75,6 +75,7 @@ def push(
         raise HubError(f"{folder} is not an export: make one with timm_patchup.hub.export(run_dir, out_dir)")
     if not is_repo_name(repo):
         raise HubError(f"repo must be USER/NAME, got {repo!r}")
+    load(folder)  # an edited export may no longer fit its weights, and timm drops a classifier in silence
     files = files_of(folder, repo)
     _refuse_secrets(files)
     from huggingface_hub import HfApi, get_token

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ..core.method import INPUT, PAPER_SITES, list_methods, method_settings, method_type
 from ..core.outside import import_methods
 from ..errors import UserError, nearest
+from ..system.checked import check_keys, read_yaml
 from .schema import MIX_PREFIX, Recipe, override, without_retired
 
 DEFAULT = "fashion_mini_hard_patchup"
@@ -121,14 +120,21 @@ def split_name(name: str) -> tuple[str, str]:
     raise UserError(f"no recipe {name!r}{hint or '; list_recipes() (--list-recipes) has all'}")
 
 
-def _compose(source: str | Path) -> Keys:
+def _compose(source: str | Path, seen: tuple[Path, ...] = ()) -> Keys:
     path = Path(source)
-    if path.suffix in (".yaml", ".yml") or path.is_file():
-        return read_keys(path)
+    if path.suffix in (".yaml", ".yml") or _is_file(path):
+        return read_keys(path, seen)
     benchmark, method = split_name(str(source))
     keys = read_keys(recipes_dir() / "benchmarks" / f"{benchmark}.yaml")
     _apply_method(keys, method)
     return keys
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # too long for a name of a file
+        return False
 
 
 def _apply_method(keys: Keys, method: str) -> None:
@@ -181,6 +187,7 @@ def _choose(keys: Keys, mix: Any) -> None:
 
 def read_keys(path: Path, seen: tuple[Path, ...] = ()) -> Keys:
     """Read a file of keys and the files it includes; ``seen`` are the files that led to it."""
+    path = path.absolute()
     if path in seen:
         raise UserError(f"{path} includes itself")
     own = _mapping(path)
@@ -191,12 +198,12 @@ def read_keys(path: Path, seen: tuple[Path, ...] = ()) -> Keys:
     for name in included:
         part = recipes_dir() / "parts" / f"{name}.yaml"
         beside = path.parent / str(name)
-        if part.is_file():
+        if _is_file(part):
             keys.update(read_keys(part, seen=(*seen, path)))
-        elif beside.is_file():
+        elif _is_file(beside):
             keys.update(read_keys(beside, seen=(*seen, path)))
         else:
-            keys.update(_compose(str(name)))
+            keys.update(_compose(str(name), seen=(*seen, path)))
     if "mix" in keys.values and "mix" in own:
         _choose(keys, own["mix"])
         own.pop("mix")
@@ -205,18 +212,5 @@ def read_keys(path: Path, seen: tuple[Path, ...] = ()) -> Keys:
 
 
 def _mapping(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError(f"no such recipe file: {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise UserError(f"{path}{where}: not YAML: {getattr(error, 'problem', error)}") from None
-    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-        raise UserError(f"{path} must be a mapping of keys to values, got {type(values).__name__}")
+    values = check_keys(read_yaml(path), {}, where=str(path))
     return without_retired(values)

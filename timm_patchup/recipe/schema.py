@@ -5,6 +5,7 @@ exceptions: ``batch_size`` is the whole batch of one update, whatever the number
 ``decay_milestones`` epochs, not one before. Settings of the method are the keys ``mix_*``.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -63,7 +64,7 @@ class Recipe(Checked):
     num_classes: int = setting(10, "number of classes", low=1, auto=True)
     train_per_class: int | None = setting(None, "train on this many images per class, for scarce data", low=1)
     limit: int | None = setting(None, "use this many samples of each split, for a quick trial run", low=1)
-    workers: int = setting(0, "loader processes per training process", low=0, fixed=False)
+    workers: int = setting(0, "loader processes per training process", low=0, high=256, fixed=False)
     # Images and augmentation
     input_size: list[int] = setting([3, 32, 32], "channels, height, width", low=1, auto=True)
     mean: list[float] = setting([0.5, 0.5, 0.5], "mean per channel", low=0, high=1, auto=True)
@@ -314,6 +315,9 @@ class Recipe(Checked):
         problems = []
         if not shapes & set(self.unresolved):
             problems += image_contradictions(self.input_size, self.mean, self.std)
+        on_hub = self.dataset.startswith("hfds/")
+        if not self.dataset or (on_hub and not re.fullmatch(r"hfds/[\w.-]+(/[\w.-]+)?", self.dataset)):
+            problems.append(f"dataset must be fashion_mini or hfds/OWNER/NAME, got {self.dataset!r}")
         for name in ("scale", "ratio"):
             low_high = getattr(self, name)
             if len(low_high) != 2 or low_high[0] > low_high[1]:

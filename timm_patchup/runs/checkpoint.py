@@ -2,16 +2,18 @@
 
 ``checkpoints/step-00000450/`` has model.safetensors, ema.safetensors (if there is an average), state.pt (optimizer,
 scaler, mixer, position, sums, rows of the summary; read with ``weights_only``) and manifest.json with a checksum of
-each. The weights of the best epoch so far are next to it, named in the manifest. No generator state is saved: all
-randomness of a run follows from (seed, rank, update), see ``training/learner.py``.
+each. The weights of the best epoch so far are next to it; the manifest has their name and checksum. No generator state
+is saved: all randomness of a run follows from (seed, rank, update), see ``training/learner.py``.
 """
 
+import hashlib
 import io
 import json
 import pickle
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
@@ -20,8 +22,9 @@ from safetensors.torch import load_file
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
-from ..errors import CheckpointError, one_line
-from ..system.files import PARTIAL, checksum, replacing
+from ..errors import CheckpointError, UserError, one_line
+from ..system.checked import read_json
+from ..system.files import PARTIAL, checksum, flush_to_disk, replacing
 
 FORMAT = 1
 _ASIDE = "aside-"
@@ -36,6 +39,8 @@ class Checkpoint:
     model: Weights
     ema: Weights | None
     state: dict[str, Any]
+    best: str | None = None
+    best_sum: str | None = None
 
 
 class Checkpoints:
@@ -43,6 +48,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, *, keep: int) -> None:
         self.folder, self.keep = folder, keep
+        self._best_sums: dict[str, str] = {}  # of the best weights that were written or restored
 
     def paths(self) -> list[Path]:
         """Return the checkpoints, oldest first."""
@@ -64,11 +70,15 @@ class Checkpoints:
                 _save_weights(ema, partial / "ema.safetensors")
             _save_state(state, partial / "state.pt")
             sums = {path.name: checksum(path) for path in sorted(partial.iterdir())}
-            manifest = {"format": FORMAT, "step": step, "best": best, "sha256": sums}
+            best_sum = None if best is None else self._best_sums.get(best)
+            manifest = {"format": FORMAT, "step": step, "best": best, "best_sha256": best_sum, "sha256": sums}
             (partial / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+            for path in (*partial.iterdir(), partial):
+                flush_to_disk(path)
             if target.exists():
                 target.rename(self.folder / f"{PARTIAL}old-{target.name}")
             partial.rename(target)
+            flush_to_disk(self.folder)  # before older ones are removed
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -82,14 +92,45 @@ class Checkpoints:
     def save_best(self, name: str, weights: Weights) -> None:
         """Write the weights of the best epoch so far."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        content = _weights_bytes(weights)
         with replacing(self.folder / name) as partial:
-            _save_weights(weights, partial)
+            partial.write_bytes(content)
+        self._best_sums[name] = hashlib.sha256(content).hexdigest()
 
     def load_best(self, name: str) -> Weights:
+        """Read the best weights and compare them with what was written.
+
+        Raises:
+            CheckpointError: they are missing or damaged.
+        """
+        expected = self._best_sums.get(name)
+        if expected is not None:
+            _check_file(self.folder / name, expected, called=f"the best weights {name}")
         try:
             return load_file(self.folder / name)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"cannot read the best weights {name}: {error}") from error
+
+    def best_checksum(self, name: str) -> str:
+        """Return the checksum of best weights that were written or restored."""
+        return self._best_sums.get(name) or checksum(self.folder / name)
+
+    def restored(self, checkpoint: Checkpoint) -> None:
+        """Take over what a restored checkpoint states about the best weights."""
+        if checkpoint.best is not None and checkpoint.best_sum is not None:
+            self._best_sums[checkpoint.best] = checkpoint.best_sum
+
+    def repair_best(self, copy: Path) -> list[str]:
+        """Replace best weights that are damaged by their copy in the run's folder, if that is intact; return notes."""
+        notes = []
+        for name, expected in {_best_of(path) for path in self.paths()}:
+            if name is None or expected is None or _has_checksum(self.folder / name, expected):
+                continue
+            if _has_checksum(copy, expected):
+                with replacing(self.folder / name) as partial:
+                    shutil.copyfile(copy, partial)
+                notes.append(f"the best weights {name} were damaged or missing: restored from {copy.name}")
+        return notes
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
         """Return the newest intact checkpoint, and a line per newer one that is damaged."""
@@ -123,18 +164,33 @@ class Checkpoints:
         kept = [path for path in paths if path.name <= newest.name]
         for path in kept[: -self.keep]:
             shutil.rmtree(path)
-        named = {_best_of(path) for path in (*kept[-self.keep :], *self.folder.glob(f"{_ASIDE}*"))}
+        named = {_best_of(path)[0] for path in (*kept[-self.keep :], *self.folder.glob(f"{_ASIDE}*"))}
         for path in self.folder.glob("best-*.safetensors"):
             if path.name not in named:
                 path.unlink()
 
 
-def _best_of(path: Path) -> str | None:
-    """Return the best weights that a checkpoint names, None if it is damaged."""
+def _best_of(path: Path) -> tuple[str | None, str | None]:
+    """Return name and checksum of the best weights of a checkpoint, None if there are none or it is damaged."""
     try:
-        return json.loads((path / "manifest.json").read_text(encoding="utf-8"))["best"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        manifest = read_json(path / "manifest.json", best=(str, NoneType))
+        return manifest["best"], manifest.get("best_sha256")
+    except UserError:
+        return None, None
+
+
+def _has_checksum(path: Path, expected: str) -> bool:
+    try:
+        return checksum(path) == expected
+    except OSError:
+        return False
+
+
+def _check_file(path: Path, expected: str, *, called: str) -> None:
+    if not path.is_file():
+        raise CheckpointError(f"{called} is missing")
+    if checksum(path) != expected:
+        raise CheckpointError(f"{called} is damaged: it does not match its checksum")
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -144,18 +200,23 @@ def load_checkpoint(path: Path) -> Checkpoint:
         CheckpointError: it is damaged or has another format; the message names it.
     """
     try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        manifest = read_json(path / "manifest.json", format=int, sha256=dict, best=(str, NoneType))
         if manifest["format"] != FORMAT:
             raise CheckpointError(f"{path.name} has format {manifest['format']}, this version reads {FORMAT}")
         for name, expected in manifest["sha256"].items():
             if checksum(path / name) != expected:
                 raise CheckpointError(f"{path.name} is damaged: {name} does not match its checksum")
+        best, best_sum = manifest["best"], manifest.get("best_sha256")  # earlier editions had no checksum of them
+        if best is not None and best_sum is not None:
+            _check_file(path.parent / best, best_sum, called=f"{path.name}: its best weights {best}")
         ema = load_file(path / "ema.safetensors") if "ema.safetensors" in manifest["sha256"] else None
         return Checkpoint(
             path=path,
             model=load_file(path / "model.safetensors"),
             ema=ema,
             state=torch.load(path / "state.pt", map_location="cpu", weights_only=True),
+            best=best,
+            best_sum=best_sum,
         )
     except CheckpointError:
         raise
@@ -167,7 +228,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def _save_weights(weights: Weights, path: Path) -> None:
-    path.write_bytes(safetensors_bytes({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}))
+    path.write_bytes(_weights_bytes(weights))
+
+
+def _weights_bytes(weights: Weights) -> bytes:
+    return safetensors_bytes({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()})
 
 
 def _save_state(state: dict[str, Any], path: Path) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import HubError
+from ..errors import HubError, HubFailed, UserError
 from ..recipe import Recipe
+from ..system.files import checksum
 from .folder import EpochRow, RunFolder, parse_summary
 from .from_run import read_recipe
 from .weights import WEIGHTS, read_weights
@@ -52,4 +53,16 @@ def read_finished_run(path: Path) -> FinishedRun:
         raise HubError(f"{path}: the run is not finished: resume it (train.py --resume {path}), then try again")
     if state != "finished":
         raise HubError(f"{path} has no run: give the folder that has recipe.yaml and results.json")
-    return FinishedRun(path, read_recipe(path), folder.results(), folder.summary(), read_weights(path / WEIGHTS))
+    recipe = read_recipe(path)
+    try:
+        results, summary = folder.results(), folder.summary()
+        parse_summary(summary)
+    except UserError as error:
+        raise HubFailed(f"{error}; restore the file, or train again (train.py --overwrite)") from error
+    weights = read_weights(path / WEIGHTS)
+    tested = results.get("weights_sha256")  # runs of earlier editions have none
+    if tested is not None and checksum(path / WEIGHTS) != tested:
+        raise HubFailed(
+            f"{path / WEIGHTS} is damaged, or is not what was tested: copy it from {folder.checkpoints.name}/best-*"
+        )
+    return FinishedRun(path, recipe, results, summary, weights)

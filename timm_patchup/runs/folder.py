@@ -6,30 +6,29 @@ contains a path, except ``checkpoints/local.json`` (``local.py``).
 """
 
 import csv
-import errno
 import io
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from filelock import FileLock, Timeout
-
-from ..errors import UserError
+from ..errors import RunError, UserError, one_line
 from ..recipe import Recipe
 from ..recipe.compose import read_resolved
-from ..system.files import PARTIAL, replacing, write_whole
+from ..system.checked import check_keys, read_json, read_text
+from ..system.files import PARTIAL, make_folder, refuse_unusable_folder, replacing, write_whole
+from ..system.locks import LOCK, is_locked, locked
 
 State = Literal["new", "unfinished", "finished", "foreign"]
 OWN_FILES = ("recipe.yaml", "summary.csv", "results.json", "curves.png", "confusion.png", "model.safetensors")
 CHECKPOINT_FILES = ("step-*", "aside-step-*", "best-*.safetensors", f"{PARTIAL}*")
 COLUMNS = ("epoch", "lr", "train_loss", "val_loss", "val_top1", "val_top5", "val_error")
 EpochRow = dict[str, float | None]
-_LOCK = ".lock"
-_LOCK_SECONDS = 1.0  # longer than ``in_use`` holds the lock to try it
-_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+# What results.json must have.
+RESULTS = {"test": dict, "best_epoch": int, "epochs": int, "chosen_on": str, "weights": str}
+TEST_RESULTS = {"error": float, "top1": float, "top5": float, "loss": float, "count": int}
 
 
 class RunFolder:
@@ -44,7 +43,12 @@ class RunFolder:
         return self.path.resolve().name
 
     def state(self) -> State:
-        """Return whether the folder has a run, and whether it is finished; ``foreign`` if it has only other files."""
+        """Return whether the folder has a run, and whether it is finished; ``foreign`` if it has only other files.
+
+        Raises:
+            UserError: it is a file, or cannot be created.
+        """
+        refuse_unusable_folder(self.path)
         if not self.path.exists() or all(self._is_left_over(path) for path in self.path.iterdir()):
             return "new"
         if not (self.path / "recipe.yaml").is_file() or not self.checkpoints.is_dir():
@@ -54,8 +58,27 @@ class RunFolder:
     def _is_left_over(self, path: Path) -> bool:
         """Return whether a file was left by a run that was killed before it started."""
         if path == self.checkpoints:
-            return all(inside.name == _LOCK for inside in path.iterdir())
+            return all(inside.name == LOCK for inside in path.iterdir())
         return path.name == ".partial-recipe.yaml"
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write files of a run that has begun, but not into a folder that was removed meanwhile.
+
+        Raises:
+            RunError: the folder was removed.
+        """
+        try:
+            self._refuse_if_removed()
+            yield
+        except FileNotFoundError:
+            self._refuse_if_removed()
+            raise
+        self._refuse_if_removed()
+
+    def _refuse_if_removed(self) -> None:
+        if not (self.path / "recipe.yaml").is_file() or not self.checkpoints.is_dir():
+            raise RunError(f"{self.path} was removed or emptied while the run was at work: it ends here")
 
     def recipe(self) -> Recipe:
         return read_resolved(self.path / "recipe.yaml")
@@ -85,40 +108,29 @@ class RunFolder:
             )
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, *, waiting: Callable[[], None] | None = None) -> Iterator[None]:
         """Lock the folder for this process.
 
         Workers of a launcher that was killed may still be alive: they must not write next to those of the next start.
-        The lock is the operating system's, so it ends with the process, however that ends.
+
+        Args:
+            waiting: wait for another process that is at work there, and call this first.
 
         Raises:
-            UserError: another process is training there.
+            UserError: another process is at work there.
         """
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.checkpoints / _LOCK)
-        try:
-            lock.acquire(timeout=_LOCK_SECONDS)
-        except Timeout:
-            raise UserError(f"another process is training in {self.path}: wait for it or stop it") from None
-        except (OSError, NotImplementedError) as error:
-            if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
-                raise
-        try:
+        make_folder(self.checkpoints)
+        busy = f"another process is at work in {self.path}: wait for it or stop it"
+        with locked(self._lock, busy=busy, waiting=waiting):
             yield
-        finally:
-            lock.release()
 
     def in_use(self) -> bool:
         """Return whether another process is training there."""
-        if not (self.checkpoints / _LOCK).is_file():
-            return False
-        try:
-            with FileLock(self.checkpoints / _LOCK, timeout=0):
-                return False
-        except Timeout:
-            return True
-        except (OSError, NotImplementedError):  # a file system without locks, or one that is read-only
-            return False
+        return is_locked(self._lock)
+
+    @property
+    def _lock(self) -> Path:
+        return self.checkpoints / LOCK
 
     def clear(self) -> None:
         """Remove the files of a run, and nothing else."""
@@ -131,7 +143,7 @@ class RunFolder:
         """Create the folder and write the recipe."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         head = (
-            f"# {name}, resolved. Train it again: accelerate launch -m timm_patchup.training --recipe recipe.yaml\n"
+            f"# {name}, resolved. Train it again: python -m timm_patchup.training --recipe recipe.yaml\n"
             "# With timm's own train.py: timm-patchup path/to/train.py --recipe recipe.yaml\n"
         )
         self.write_text("recipe.yaml", head + recipe.to_yaml())
@@ -145,13 +157,24 @@ class RunFolder:
 
     def summary(self) -> str:
         """Return the text of summary.csv."""
-        return (self.path / "summary.csv").read_text(encoding="utf-8")
+        return read_text(self.path / "summary.csv")
 
     def write_results(self, results: dict[str, Any]) -> None:
-        self.write_text("results.json", json.dumps(results, indent=1) + "\n")
+        self.write_text("results.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
 
     def results(self) -> dict[str, Any]:
-        return json.loads((self.path / "results.json").read_text(encoding="utf-8"))
+        """Return the content of results.json.
+
+        Raises:
+            UserError: it is damaged.
+        """
+        path = self.path / "results.json"
+        results = read_json(path)
+        if "time_ratio" in results:
+            return check_keys(results, {"time_ratio": float}, where=str(path))
+        check_keys(results, RESULTS, where=str(path))
+        check_keys(results["test"], TEST_RESULTS, where=f"{path}: test")
+        return results
 
     def copy_in(self, source: Path, name: str) -> None:
         """Copy a file into the folder, whole or not at all."""
@@ -163,7 +186,17 @@ class RunFolder:
 
 
 def parse_summary(text: str) -> list[EpochRow]:
-    """Return the rows of a summary.csv; None for an epoch without validation."""
-    return [
-        {name: float(row[name]) if row[name] else None for name in COLUMNS} for row in csv.DictReader(io.StringIO(text))
-    ]
+    """Return the rows of a summary.csv; None for an epoch without validation.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    rows: list[EpochRow] = []
+    try:
+        for row in csv.DictReader(io.StringIO(text)):
+            rows.append({name: float(row[name]) if row[name] else None for name in COLUMNS})
+            if rows[-1]["epoch"] is None:
+                raise ValueError("no epoch")
+    except (csv.Error, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"summary.csv is damaged: row {len(rows) + 1}: {one_line(error, 80)}") from None
+    return rows

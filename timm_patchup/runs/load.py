@@ -4,7 +4,6 @@ Only ``config.json``, ``model.safetensors`` and ``recipe.yaml`` are read, and of
 the network: nothing is unpickled, and no configuration can name another file to load.
 """
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,9 @@ from typing import Any
 import timm
 from torch import nn
 
-from ..errors import HubError, HubFailed
+from ..errors import HubError, HubFailed, UserError
 from ..recipe import Recipe
+from ..system.checked import read_json
 from ..system.network import explain_hub_error, is_repo_name
 from .from_run import SOURCES, load_run, read_recipe
 from .weights import WEIGHTS, build, fill, read_weights
@@ -137,10 +137,10 @@ def _load(source: str) -> _Found:
 def read_config(folder: Path, where: str) -> dict[str, Any]:
     """Read config.json; raise HubError if it is missing or not timm's."""
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        config = read_json(folder / "config.json")
+    except UserError as error:
         raise HubFailed(f"{where}: config.json cannot be read: {error}") from error
-    if not isinstance(config, dict) or not isinstance(config.get("architecture"), str):
+    if not isinstance(config.get("architecture"), str):
         raise HubFailed(f"{where}: config.json has no architecture, so this is not a timm model")
     return config
 

@@ -3,14 +3,15 @@
 Only files are read here; nothing is run.
 """
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 
 from ..errors import UserError
 from ..runs.folder import RunFolder, parse_summary
+from ..system.checked import check_keys, read_json
 from .definition import METRICS, Condition, Run, Study
 from .options import StudyOptions, run_recipe
 from .paper import PaperNumber, paper_number
@@ -62,7 +63,7 @@ class StudyRow:
 
 
 def collect(study: Study, seeds: int, options: StudyOptions) -> list[StudyRow]:
-    """Return the rows of a study's tables, from the runs that are finished."""
+    """Return the rows of a study's tables, from the runs that are finished and intact; see ``damaged_runs``."""
     rows = []
     for condition in study.conditions:
         by_seed = [measured(study, Run(condition, seed), options) for seed in range(seeds)]
@@ -85,7 +86,10 @@ def measured(study: Study, run: Run, options: StudyOptions) -> dict[Cell, float]
     folder = RunFolder(options.runs / run.name)
     if folder.state() != "finished":
         return {}
-    found = {(metric, run.condition.setting): value for metric, value in metrics_of(folder).items()}
+    try:
+        found = {(metric, run.condition.setting): value for metric, value in metrics_of(folder).items()}
+    except UserError:  # one damaged run must not hide the others
+        return {}
     suites = _suites(options.report(run))
     for part in study.evaluation:
         values = suites.get(part.suite, {})
@@ -97,7 +101,11 @@ def measured(study: Study, run: Run, options: StudyOptions) -> dict[Cell, float]
 
 
 def metrics_of(folder: RunFolder) -> dict[str, float]:
-    """Return the metrics of a finished run: test metrics and validation error of the chosen epoch."""
+    """Return the metrics of a finished run: test metrics and validation error of the chosen epoch.
+
+    Raises:
+        UserError: a file of the run is damaged.
+    """
     results = folder.results()
     if "time_ratio" in results:
         return {"time_ratio": results["time_ratio"]}
@@ -105,10 +113,24 @@ def metrics_of(folder: RunFolder) -> dict[str, float]:
     found = {"test_error": test["error"], "test_nll": test["loss"], "top5_error": 100.0 - test["top5"]}
     if results["chosen_on"] == "validation":
         errors = {row["epoch"]: row["val_error"] for row in parse_summary(folder.summary())}
-        error = errors[results["best_epoch"]]
-        assert error is not None, "the best epoch was validated"
+        error = errors.get(results["best_epoch"])
+        if error is None:
+            raise UserError(f"{folder.path}/summary.csv has no validation of epoch {results['best_epoch']}")
         found["val_error"] = error
     return found
+
+
+def damaged_runs(runs: Sequence[Run], options: StudyOptions) -> list[str]:
+    """Return a line per finished run whose files cannot be read; it is not in the tables."""
+    problems = []
+    for run in runs:
+        folder = RunFolder(options.runs / run.name)
+        if folder.state() == "finished":
+            try:
+                metrics_of(folder)
+            except UserError as error:
+                problems += [f"{run.name} is left out: {problem}" for problem in error.problems]
+    return problems
 
 
 def is_done(study: Study, run: Run, options: StudyOptions) -> bool:
@@ -122,11 +144,15 @@ def is_done(study: Study, run: Run, options: StudyOptions) -> bool:
 
 def _suites(report: Path) -> dict[str, dict[str, float | None]]:
     """Return the values per suite in the report of one model; none if there is no complete report."""
+    path, found = report / "results.json", dict[str, dict[str, float | None]]()
     try:
-        suites = json.loads((report / "results.json").read_text(encoding="utf-8"))["suites"]
-    except (OSError, ValueError, KeyError):
+        for suite, by_model in read_json(path, suites=dict)["suites"].items():
+            for name, entry in check_keys(by_model, {}, where=f"{path}: {suite}").items():
+                values = check_keys(entry, {"values": dict}, where=f"{path}: {suite} of {name}")["values"]
+                found[suite] = check_keys(values, dict.fromkeys(values, (float, NoneType)), where=f"{path}: {suite}")
+    except UserError:
         return {}
-    return {suite: entry["values"] for suite, by_model in suites.items() for entry in by_model.values()}
+    return found
 
 
 def check_finished(runs: Sequence[Run], options: StudyOptions) -> None:
@@ -140,7 +166,11 @@ def check_finished(runs: Sequence[Run], options: StudyOptions) -> None:
         folder = RunFolder(options.runs / run.name)
         if folder.state() not in ("finished", "unfinished"):
             continue
-        mine, theirs = run_recipe(run, options), folder.recipe()
+        try:
+            mine, theirs = run_recipe(run, options), folder.recipe()
+        except UserError as error:
+            problems += [f"{run.name}: {problem}; remove the folder to run it again" for problem in error.problems]
+            continue
         flat, other = mine.to_dict(), theirs.to_dict()
         problems += [
             f"{run.name} was run with {name} {other.get(name)!r}, got {flat.get(name)!r}: use the same settings, or "

@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-import yaml
-
-from ..errors import UserError, nearest, one_line
+from ..errors import UserError, nearest
 from ..recipe.compose import recipes_dir
 from ..recipe.schema import MIX_PREFIX
+from ..system.checked import Kinds, check_keys, read_yaml
 
 Measure = Literal["training", "timing"]
 # Metrics of trainings and of evaluation suites, with their units.
@@ -32,6 +31,9 @@ METRICS = {
     "corruption_sum": "sum of %",
 }
 _KEYS = {"title", "note", "seeds", "metrics", "paper", "paper_ratio", "evaluation", "measure", "groups"}
+_KEY_TYPES: dict[str, Kinds] = {"title": str, "note": str, "seeds": int, "metrics": list, "paper": list, "groups": list}
+_KEY_TYPES |= {"paper_ratio": dict, "evaluation": list, "measure": str}
+_LISTS_OF_NAMES = {"metrics", "paper", "benchmarks", "methods"}
 _GROUP_KEYS = {"benchmarks", "methods", "cases", "grid"}
 _EVALUATION_KEYS = {"suite", "metric", "values"}
 
@@ -137,24 +139,17 @@ def load_study(name: str) -> Study:
     path = recipes_dir() / "studies" / f"{name}.yaml"
     if name.endswith((".yaml", ".yml")):
         path = Path(name)
-        if not path.is_file():
-            raise UserError(f"no such study file: {name}")
     elif name not in list_studies():
         hint = nearest(name, list_studies()) or f"; the studies are {', '.join(list_studies())}"
         raise UserError(f"no study {name!r}{hint}")
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{name} is not YAML: {one_line(error)}") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{name} must be a mapping of keys to values, got {type(values).__name__}")
-    return make_study(path.stem, values)
+    return make_study(path.stem, check_keys(read_yaml(path), {}, where=name))
 
 
 def make_study(name: str, values: Mapping[str, Any]) -> Study:
     """Make a study from the keys of its file; raise UserError with everything that is wrong."""
+    _check_types(name, values)
     groups, parts = values.get("groups") or [], values.get("evaluation") or []
-    metrics = values.get("metrics", ["test_error"])
+    metrics = values.get("metrics") or ["test_error"]
     shown = [*metrics, *(part["metric"] for part in parts if "metric" in part)]
     problems = [f"{name}: unknown key {key!r}{nearest(key, _KEYS)}" for key in sorted(set(values) - _KEYS)]
     problems += [f"{name}: unknown metric {m!r}{nearest(m, METRICS)}" for m in shown if m not in METRICS]
@@ -175,13 +170,13 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
     study = Study(
         name=name,
         title=values["title"],
-        note=values.get("note", ""),
-        seeds=values.get("seeds", 5),
+        note=values.get("note") or "",
+        seeds=values.get("seeds") or 5,
         metrics=tuple(metrics),
-        paper=tuple(values.get("paper", [])),
+        paper=tuple(values.get("paper") or []),
         paper_ratio=(ratio["metric"], ratio["method"]) if ratio else None,
         evaluation=tuple(evaluation),
-        measure=values.get("measure", "training"),
+        measure=values.get("measure") or "training",
         conditions=tuple(conditions),
     )
     if evaluation and any(condition.setting for condition in conditions):
@@ -191,6 +186,34 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
     if twice:
         raise UserError([f"{name}: {run} is defined twice" for run in twice])
     return study
+
+
+def _check_types(name: str, values: Mapping[str, Any]) -> None:
+    """Raise UserError at the first value of another type than its key has; unknown keys are reported elsewhere."""
+
+    def check(content: Any, kinds: Mapping[str, Kinds], where: str) -> None:
+        given = check_keys(content, {}, where=where)
+        check_keys(given, {key: kind for key, kind in kinds.items() if given.get(key) is not None}, where=where)
+        for key in _LISTS_OF_NAMES & set(given):
+            if not all(isinstance(one, str) and one for one in given[key] or []):
+                raise UserError(f"{where}: {key} must be a list of names, got {given[key]!r}")
+
+    check(values, _KEY_TYPES, name)
+    if values.get("seeds") is not None and values["seeds"] < 1:
+        raise UserError(f"{name}: seeds must be at least 1, got {values['seeds']}")
+    if values.get("measure") not in (None, *get_args(Measure)):
+        raise UserError(f"{name}: measure must be one of {', '.join(get_args(Measure))}, got {values['measure']!r}")
+    if values.get("metrics") == []:
+        raise UserError(f"{name}: metrics is empty: give at least one of {', '.join(METRICS)}")
+    for group in values.get("groups") or []:
+        check(group, {"benchmarks": list, "methods": list, "cases": dict, "grid": dict}, f"{name}: a group")
+        for case, overrides in (group.get("cases") or {}).items():
+            check({} if overrides is None else overrides, {}, f"{name}: case {case}")
+        check(group.get("grid") or {}, dict.fromkeys(group.get("grid") or {}, list), f"{name}: grid")
+    for part in values.get("evaluation") or []:
+        check(part, {"suite": str, "metric": str}, f"{name}: evaluation")
+    if values.get("paper_ratio"):
+        check_keys(values["paper_ratio"], {"metric": str, "method": str}, where=f"{name}: paper_ratio")
 
 
 def _expand(group: Mapping[str, Any]) -> list[Condition]:
@@ -205,8 +228,8 @@ def _expand(group: Mapping[str, Any]) -> list[Condition]:
 
 def _settings(group: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return overrides by the name of their setting."""
-    if "cases" in group:
+    if group.get("cases"):
         return {str(name): dict(overrides or {}) for name, overrides in group["cases"].items()}
-    grid = group.get("grid", {})
+    grid = group.get("grid") or {}
     points = [dict(zip(grid, values)) for values in product(*grid.values())]
     return {", ".join(f"{key.removeprefix(MIX_PREFIX)}={value}" for key, value in p.items()): p for p in points}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..system.files import replacing
+from ..system.markdown import escape
 from .collect import StudyRow
 from .definition import Study
 
@@ -33,9 +34,9 @@ def markdown(study: Study, rows: Sequence[StudyRow], *, command: str, failed: Se
     # A run counts as done if it has a value in its last row.
     last = list({id(row.condition): row for row in rows}.values())
     done, planned = sum(len(row.values) for row in last), sum(row.planned for row in last)
-    lines = [f"# {study.name}: {study.title}", "", f"`{command}`", ""]
+    lines = [f"# {escape(study.name)}: {escape(study.title)}", "", f"    {' '.join(command.split())}", ""]
     if study.note:
-        lines += [study.note, ""]
+        lines += [escape(study.note), ""]
     if done < planned:
         lines += [f"**Partial: {done} of {planned} runs are done.** Run the same command again to resume.", ""]
     lines += table(rows)
@@ -84,7 +85,7 @@ def _side_by_side(rows: Sequence[StudyRow]) -> list[tuple[str, ...]]:
 
 
 def _place(row: StudyRow) -> tuple[str, ...]:
-    return row.condition.benchmark, row.condition.method, row.setting
+    return escape(row.condition.benchmark), escape(row.condition.method), escape(row.setting)
 
 
 def _seeds(row: StudyRow) -> str:

@@ -1,13 +1,18 @@
 """Files that are written whole or not at all, and their checksums.
 
 Everything that a run, a report or a study leaves behind goes through here: an interrupted write leaves the old file.
+Files reach the disk before they are renamed, and the new names before anything relies on them, so that this holds for a
+power cut, too.
 """
 
+import errno
 import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from ..errors import UserError, one_line
 
 PARTIAL = ".partial-"
 
@@ -18,7 +23,9 @@ def replacing(path: Path) -> Iterator[Path]:
     partial = path.with_name(f"{PARTIAL}{path.name}")
     try:
         yield partial
+        flush_to_disk(partial)
         os.replace(partial, path)
+        flush_to_disk(path.parent)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
@@ -29,6 +36,39 @@ def write_whole(path: Path, content: str | bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as partial:
         partial.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def flush_to_disk(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    if path.is_dir() and os.name == "nt":  # Windows has no handles of folders
+        return
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def refuse_unusable_folder(path: Path, *, called: str = "output") -> None:
+    """Raise UserError if a folder does not exist and cannot be created, as far as that can be known without trying."""
+    try:
+        existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    except OSError as error:
+        raise UserError(f"{called} {one_line(str(path), 80)}: {error.strerror}: choose another one") from None
+    if not existing.is_dir():
+        raise UserError(f"{called} must be a folder, but {existing} is a file")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"{called} {path}: no permission to write to {existing}: choose another one")
+
+
+def make_folder(path: Path, *, called: str = "output") -> None:
+    """Create a folder unless it exists; raise UserError if that is not possible."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        raise UserError(f"{called} {path} cannot be created: {error.strerror}: choose another one") from None
 
 
 def checksum(path: Path) -> str:

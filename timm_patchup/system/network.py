@@ -15,8 +15,10 @@ _TRANSPORTS = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3"
 
 
 def is_repo_name(name: str) -> bool:
-    """Return whether a name has the form USER/NAME."""
-    return re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None
+    """Return whether a name has the form USER/NAME, by the Hub's rules."""
+    part = r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?"
+    doubled = ".." in name or "--" in name
+    return len(name) <= 96 and not doubled and re.fullmatch(f"{part}/{part}", name) is not None
 
 
 def error_chain(error: BaseException | None) -> list[BaseException]:

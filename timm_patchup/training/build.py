@@ -139,6 +139,12 @@ def model_problems(recipe: Recipe) -> list[str]:
         Augmentation(AugmentSpec.of(recipe), ImageSpec.of(recipe), crop=True)
     except (AssertionError, KeyError, TypeError, ValueError) as error:
         problems.append(f"aa: timm does not accept {recipe.aa!r}: {error}")
+    problems += _ignored_sections(recipe.aa)
+    if recipe.torchcompile is not None:
+        backends = torch.compiler.list_backends(exclude_tags=())
+        if recipe.torchcompile not in backends:
+            hint = nearest(recipe.torchcompile, backends) or f"; it has {', '.join(backends)}"
+            problems.append(f"torchcompile: torch has no backend {recipe.torchcompile!r}{hint}")
     if not timm.is_model(recipe.model):
         return [*problems, f"model: timm has no model {recipe.model!r}{nearest(recipe.model, timm.list_models())}"]
     try:
@@ -154,7 +160,35 @@ def model_problems(recipe: Recipe) -> list[str]:
         build_mixer(recipe, model).detach()
     except (TypeError, ValueError) as error:
         problems.append(f"mix {recipe.mix_name}: {error}")
-    return problems
+    return problems + _size_problems(recipe, model)
+
+
+def _ignored_sections(aa: str | None) -> list[str]:
+    """Return a line per section of an augmentation that timm passes over in silence, such as the mXX of rand-mXX."""
+    sections = [] if aa is None else aa.split("-")
+    if not sections or not sections[0].startswith(("rand", "augmix")):
+        return []
+    return [
+        f"aa: timm would ignore {section!r} of {aa!r}: a section is a letter and a number, such as m9"
+        for section in sections[1:]
+        if not any(character.isdigit() for character in section) and not section.startswith("t")
+    ]
+
+
+def _size_problems(recipe: Recipe, model: nn.Module) -> list[str]:
+    """Return a line if the model does not take images of the recipe's size; ``model`` is on the meta device."""
+    try:
+        with torch.device("meta"), torch.no_grad():
+            model.eval()(torch.zeros(2, *recipe.input_size))
+    except AssertionError as error:  # what else a pass without values may raise says nothing about the size
+        size = " x ".join(map(str, recipe.input_size[1:]))
+        return [
+            f"model: {recipe.model} does not take images of {size} pixels: {one_line(error, 120)}. Set input_size, or "
+            f"model_kwargs img_size={recipe.input_size[1]}"
+        ]
+    except Exception:
+        pass
+    return []
 
 
 def describe_batch(recipe: Recipe, num_processes: int) -> str:

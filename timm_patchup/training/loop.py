@@ -5,6 +5,8 @@ and saves.
 """
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -14,13 +16,14 @@ import torch
 from accelerate import Accelerator
 
 from ..data.loader import Data, ImageLoader, evaluation_loader, training_loader
-from ..errors import NonFinite, Stopped
+from ..errors import NonFinite, RunError, Stopped
 from ..recipe import Recipe
 from ..runs.checkpoint import Checkpoint, Checkpoints
 from ..runs.confusion import MAX_CLASSES, Confusion, plot_confusion
 from ..runs.curves import plot_curves
 from ..runs.folder import EpochRow, RunFolder
 from ..runs.metrics import Metrics, evaluate
+from ..runs.together import together
 from .learner import Learner
 from .pretrained import class_weights
 from .progress import Progress
@@ -93,8 +96,8 @@ class Trainer:
         while self.position.epoch < self.num_epochs:
             self._train_epoch()
             self._end_epoch()
-            if self._asked_to_stop():
-                raise Stopped(self.stop.signal, self._newest())
+            if signal := self._asked_to_stop():
+                raise Stopped(signal, self._newest())
         return self._test()
 
     # One epoch
@@ -123,22 +126,24 @@ class Trainer:
         on_cpu = self.accelerator.device.type == "cpu"
         if not (due or on_cpu or self.position.total % 10 == 0):  # looking waits for the device
             return
-        stop = self._asked_to_stop()
-        if due or stop:
+        signal = self._asked_to_stop()
+        if due or signal:
             self._save()
-        if stop:
-            raise Stopped(self.stop.signal, self._newest())
+        if signal:
+            raise Stopped(signal, self._newest())
 
-    def _asked_to_stop(self) -> bool:
-        """Return whether any process was asked to stop; raise NonFinite if the loss of any is not finite."""
+    def _asked_to_stop(self) -> int:
+        """Return the signal that asks any process to stop, 0 if none; raise NonFinite if the loss of any is not finite.
+
+        Processes agree on what is returned here. What a handler remembers meanwhile is seen the next time.
+        """
         own = torch.tensor([[self.stop.signal, 0]], device=self.accelerator.device)
         own[0, 1] = self.learner.bad_update
         signals, bad = self.accelerator.gather(own).unbind(dim=1)
         first_bad = bad[bad >= 0]
         if len(first_bad):
             raise NonFinite(int(first_bad.min()), self._newest())
-        self.stop.signal = int(signals.max())
-        return self.stop.signal > 0
+        return int(signals.max())
 
     def _end_epoch(self) -> None:
         position, recipe = self.position, self.recipe
@@ -164,18 +169,20 @@ class Trainer:
         if metrics is not None and is_best:
             position.best_epoch, position.best_value = number, self._value(metrics)
             position.best_file = self.checkpoints.best_name(number)
-            if self.accelerator.is_main_process:
-                self.checkpoints.save_best(position.best_file, self.learner.evaluated_model.state_dict())
+            with self._main_writes() as is_main:
+                if is_main:
+                    self.checkpoints.save_best(position.best_file, self.learner.evaluated_model.state_dict())
         position.epoch, position.update = number, 0
         if self.learner.scheduler is not None:
             self.learner.scheduler.step(number)
         self._save()
-        if self.accelerator.is_main_process:
-            self.folder.write_summary(position.rows)
-            if is_best and position.best_file:
-                self.folder.copy_in(self.checkpoints.folder / position.best_file, "model.safetensors")
-            if last or time.perf_counter() - self._curves_at > _CURVES_SECONDS:
-                self._plot()
+        with self._main_writes() as is_main:
+            if is_main:
+                self.folder.write_summary(position.rows)
+                if is_best and position.best_file:
+                    self.folder.copy_in(self.checkpoints.folder / position.best_file, "model.safetensors")
+                if last or time.perf_counter() - self._curves_at > _CURVES_SECONDS:
+                    self._plot()
         self.accelerator.log({name: value for name, value in row.items() if value is not None}, step=number)
         self.progress.end_epoch(row, best=is_best and self.data.held_out)
 
@@ -210,38 +217,54 @@ class Trainer:
     # The test
 
     def _test(self) -> dict[str, Any]:
-        """Test the best model once and write the results."""
-        self.accelerator.wait_for_everyone()
+        """Test the best model once and write the results.
+
+        Raises:
+            RunError: the test loss is not finite.
+        """
         best_file = self.position.best_file
         assert best_file is not None
-        self.learner.evaluated_model.load_state_dict(self.checkpoints.load_best(best_file))
+        with together(self.accelerator):
+            self.learner.evaluated_model.load_state_dict(self.checkpoints.load_best(best_file))
         rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
         recipe, device = self.recipe, self.accelerator.device
         loader = evaluation_loader(self.data.test, recipe, rank=rank, world_size=world_size, device=device)
         confusion = Confusion(recipe.num_classes, device) if recipe.num_classes <= MAX_CLASSES else None
         metrics = self._evaluate(loader, confusion)
+        if not isfinite(metrics.loss):
+            raise RunError(
+                f"the test loss is {metrics.loss}, so there is no result: start again with a lower lr or without amp"
+            )
         results: dict[str, Any] = {
             "test": {"error": metrics.error, **asdict(metrics)},
             "best_epoch": self.position.best_epoch,
             "epochs": self.num_epochs,
             "chosen_on": "validation" if self.data.held_out else "nothing: the last epoch",
             "weights": "model" if self.learner.ema is None else "average (EMA)",
+            "weights_sha256": self.checkpoints.best_checksum(best_file),
             "data": self.data.fingerprint,
             "parameters": sum(p.numel() for p in self.learner.unwrapped_model.parameters()),
             "class_names": None if self.data.class_names is None else list(self.data.class_names),
             "confusion": None if confusion is None else confusion.total(self.accelerator),
         }
-        if self.accelerator.is_main_process:
-            self.folder.copy_in(self.checkpoints.folder / best_file, "model.safetensors")
-            self.folder.write_summary(self.position.rows)
-            self._plot()
-            if results["confusion"] is not None:
-                path = self.folder.path / "confusion.png"
-                plot_confusion(results["confusion"], self.data.class_names, path, title=self.folder.name)
-            self.folder.write_results(results)
+        with self._main_writes() as is_main:
+            if is_main:
+                self.folder.copy_in(self.checkpoints.folder / best_file, "model.safetensors")
+                self.folder.write_summary(self.position.rows)
+                self._plot()
+                if results["confusion"] is not None:
+                    path = self.folder.path / "confusion.png"
+                    plot_confusion(results["confusion"], self.data.class_names, path, title=self.folder.name)
+                self.folder.write_results(results)
         self.accelerator.log({"test_error": metrics.error, "test_loss": metrics.loss}, step=self.num_epochs)
-        self.accelerator.wait_for_everyone()
         return results
+
+    @contextmanager
+    def _main_writes(self) -> Iterator[bool]:
+        """Yield whether this process writes the files of the run; if that fails, it fails in all processes."""
+        is_main = self.accelerator.is_main_process
+        with together(self.accelerator), self.folder.writing() if is_main else nullcontext():
+            yield is_main
 
     # Checkpoints
 
@@ -251,29 +274,32 @@ class Trainer:
         Raises:
             NonFinite: the last update ruined the weights, which no loss has shown yet.
         """
-        if not self.learner.is_finite():
+        # Norm statistics differ between processes, so one may see what the others do not.
+        finite = torch.tensor([self.learner.is_finite()], device=self.accelerator.device)
+        if not self.accelerator.gather(finite).all():
             raise NonFinite(self.position.total, self._newest())
         state = self.learner.state_dict()
-        if not self.accelerator.is_main_process:
-            return
         ema = self.learner.ema
-        self.checkpoints.save(
-            self.position.total,
-            model=self.learner.unwrapped_model.state_dict(),
-            ema=None if ema is None else ema.module.state_dict(),
-            state={
-                **state,
-                "position": asdict(self.position),
-                "recipe": self.recipe.to_dict(),
-                "data": self.data.fingerprint,
-                "num_processes": self.accelerator.num_processes,
-            },
-            best=self.position.best_file,
-        )
+        with self._main_writes() as is_main:
+            if is_main:
+                self.checkpoints.save(
+                    self.position.total,
+                    model=self.learner.unwrapped_model.state_dict(),
+                    ema=None if ema is None else ema.module.state_dict(),
+                    state={
+                        **state,
+                        "position": asdict(self.position),
+                        "recipe": self.recipe.to_dict(),
+                        "data": self.data.fingerprint,
+                        "num_processes": self.accelerator.num_processes,
+                    },
+                    best=self.position.best_file,
+                )
 
     def restore(self, checkpoint: Checkpoint) -> list[str]:
         """Restore a checkpoint; return notes for the user."""
         self.position = Position(**checkpoint.state["position"])
+        self.checkpoints.restored(checkpoint)
         if self.position.best_file is not None:
             self.checkpoints.load_best(self.position.best_file)  # fail now and not after the last epoch
         return self.learner.restore(checkpoint, epochs=self.position.epoch, updates=self.position.total)

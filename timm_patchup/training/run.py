@@ -16,13 +16,14 @@ from accelerate.utils import broadcast_object_list
 
 from ..data.loader import load_data
 from ..data.workers import naming_dead_workers
-from ..errors import CheckpointError, UserError
+from ..errors import CheckpointError, NonFinite, OtherProcessFailed, Stopped, UserError
 from ..recipe import Recipe
 from ..recipe.schema import override
 from ..runs.accelerator import make_accelerator
 from ..runs.checkpoint import Checkpoint, load_checkpoint
-from ..runs.folder import OWN_FILES, RunFolder
+from ..runs.folder import OWN_FILES, RunFolder, State
 from ..runs.local import LocalPaths, recall
+from ..runs.together import is_lost_process, main_first, together
 from .build import batch_problems, describe_batch, model_problems, precision_of
 from .infer import Resolved, name_after_folder, resolve
 from .loop import Trainer
@@ -64,7 +65,8 @@ def run(recipe: Recipe, options: RunOptions) -> RunFolder:
         Failed, OSError: the run ended early.
     """
     folder, checkpoint_path = _find_folder(options)
-    resuming = bool(options.resume) and folder.state() in ("unfinished", "finished")
+    seen = folder.state()
+    resuming = bool(options.resume) and seen in ("unfinished", "finished")
     if resuming:
         local = recall(folder)
         recipe = _recipe_to_resume(folder, recipe, options, local)
@@ -73,7 +75,7 @@ def run(recipe: Recipe, options: RunOptions) -> RunFolder:
         folder.refuse_to_overwrite()
     else:
         folder.refuse_unless_new()
-    if resuming and folder.state() == "finished":
+    if resuming and seen == "finished":
         _check_same(folder, name_after_folder(recipe, options.data_dir))
         resolved = Resolved(folder.recipe())  # nothing is left to find or to load
     else:
@@ -83,35 +85,50 @@ def run(recipe: Recipe, options: RunOptions) -> RunFolder:
     recipe = resolved.recipe
     accelerator = _make_accelerator(recipe, folder, options)
     recipe = _with_precision_of_launch(recipe, accelerator, folder if resuming else None)
-    if resuming and folder.state() == "finished":
+    if resuming and seen == "finished":
         return _report_finished(folder, recipe, accelerator)
-    with accelerator.main_process_first():  # one download, one cache
-        data = load_data(recipe, options.data_dir)
+    data = main_first(accelerator, lambda: load_data(recipe, options.data_dir))
     stop = StopSignal()
     trainer = Trainer(recipe, data, folder, accelerator, stop=stop, pretrained_path=resolved.pretrained_path)
     trainer.learner.mixer.check_images(torch.zeros(2, *recipe.input_size, device=accelerator.device))
     # Nothing was written so far.
-    with _locked(folder, accelerator, must_be_new=not (resuming or options.overwrite)):
-        if resuming and folder.state() == "finished":  # by another process, since the first look
+    with _locked(folder, accelerator, resuming=resuming, overwrite=options.overwrite, seen=seen) as finished:
+        if finished:
             return _report_finished(folder, recipe, accelerator)
         if resuming:
             _restore(trainer, folder, checkpoint_path)
-        elif accelerator.is_main_process:
-            if options.overwrite:
-                folder.clear()
-            folder.begin(recipe, folder.name)
-        if accelerator.is_main_process:
-            LocalPaths.of(options.data_dir, resolved.pretrained_path).remember(folder)
-        accelerator.wait_for_everyone()
+        with together(accelerator):
+            if accelerator.is_main_process:
+                if not resuming:
+                    if options.overwrite:
+                        folder.clear()
+                    folder.begin(recipe, folder.name)
+                LocalPaths.of(options.data_dir, resolved.pretrained_path).remember(folder)
         if resolved.note:
             accelerator.print(f"inferred: {resolved.note}")
         _print_start(recipe, trainer, accelerator, data.describe())
         _start_trackers(recipe, folder, accelerator, options)
-        with stop.listening(), naming_dead_workers():
+        with stop.listening(), _named_failures(accelerator), naming_dead_workers():
             results = trainer.fit()
         accelerator.end_training()
         _print_table(folder, recipe, results, accelerator)
     return folder
+
+
+@contextmanager
+def _named_failures(accelerator: Accelerator) -> Iterator[None]:
+    """Say which process failed, if one of several did."""
+    try:
+        yield
+    except (Stopped, NonFinite, OtherProcessFailed):  # agreed on by all processes
+        raise
+    except UserError as error:
+        error.one_process = accelerator.num_processes > 1
+        raise
+    except RuntimeError as error:
+        if accelerator.num_processes > 1 and is_lost_process(error):
+            raise OtherProcessFailed from error
+        raise
 
 
 def _find_folder(options: RunOptions) -> tuple[RunFolder, Path | None]:
@@ -186,47 +203,76 @@ def _with_precision_of_launch(recipe: Recipe, accelerator: Accelerator, resumed:
 
 
 @contextmanager
-def _locked(folder: RunFolder, accelerator: Accelerator, *, must_be_new: bool) -> Iterator[None]:
-    """Lock the folder on the main process; all processes raise UserError if it cannot, or if a run has appeared."""
+def _locked(
+    folder: RunFolder, accelerator: Accelerator, *, resuming: bool, overwrite: bool, seen: State
+) -> Iterator[bool]:
+    """Lock the folder on the main process, and look again: another process may have been at work since the first look.
+
+    Yields:
+        Whether the run to resume was finished meanwhile.
+
+    Raises:
+        UserError: in all processes, if the folder is locked or has something that would be overwritten.
+    """
     with ExitStack() as lock:
-        problems: list[str] = []
-        if accelerator.is_main_process:
-            try:
+        finished = False
+        with together(accelerator):
+            if accelerator.is_main_process:
                 lock.enter_context(folder.locked())
-                if must_be_new:
+                state = folder.state()
+                finished = resuming and state == "finished"
+                if not resuming and not overwrite:
                     folder.refuse_unless_new()
-            except UserError as error:
-                problems = error.problems
-        broadcast = broadcast_object_list([problems])[0]
-        if broadcast:
-            raise UserError(broadcast)
-        yield
+                elif not resuming and state == "finished" != seen:
+                    raise UserError(
+                        f"{folder.path} has a run that was finished meanwhile: give the command again to overwrite it"
+                    )
+        yield broadcast_object_list([finished])[0]
 
 
 def _restore(trainer: Trainer, folder: RunFolder, path: Path | None) -> None:
     """Restore the named checkpoint, or the newest intact one; without any, start at the beginning."""
-    print_main = trainer.accelerator.print
+    print_main, accelerator = trainer.accelerator.print, trainer.accelerator
+    with together(accelerator):
+        if accelerator.is_main_process:
+            for line in trainer.checkpoints.repair_best(folder.path / "model.safetensors"):
+                print_main(f"note: {line}")
+    checkpoint: Checkpoint | None = None
+    with together(accelerator):  # all have read what is about to be moved
+        checkpoint = _read_checkpoint(trainer, folder, path)
+    with together(accelerator):
+        if accelerator.is_main_process:
+            trainer.checkpoints.set_aside_after(checkpoint.path if checkpoint else None)
+    if checkpoint is None:
+        print_main("no checkpoint to resume from: starting at the beginning")
+        return
+    with together(accelerator):
+        notes = trainer.restore(checkpoint)
+    for note in notes:
+        print_main(f"note: {note}")
+    position = trainer.position
+    print_main(f"resumed from {checkpoint.path.name}: epoch {position.epoch + 1}, update {position.update}")
+
+
+def _read_checkpoint(trainer: Trainer, folder: RunFolder, path: Path | None) -> Checkpoint | None:
+    """Return the named checkpoint, or the newest intact one, None if there is none.
+
+    Raises:
+        CheckpointError: it is damaged, or has another recipe than the run.
+        UserError: it was trained on other data.
+    """
     if path is not None:
         checkpoint: Checkpoint | None = load_checkpoint(path)
     else:
         checkpoint, damaged = trainer.checkpoints.newest()
         for line in damaged:
-            print_main(f"note: {line}; using the one before it")
+            trainer.accelerator.print(f"note: {line}; using the one before it")
     if checkpoint is not None:
         if Recipe.from_stored(checkpoint.state["recipe"]).differences(trainer.recipe):
             raise CheckpointError(f"{checkpoint.path.name} has another recipe than {folder.path}/recipe.yaml")
         if checkpoint.state["data"] != trainer.data.fingerprint:
             raise UserError("the data differs from that of the run: give the data_dir (--data-dir) it was started with")
-    trainer.accelerator.wait_for_everyone()  # all have read what is about to be moved
-    if trainer.accelerator.is_main_process:
-        trainer.checkpoints.set_aside_after(checkpoint.path if checkpoint else None)
-    if checkpoint is None:
-        print_main("no checkpoint to resume from: starting at the beginning")
-        return
-    for note in trainer.restore(checkpoint):
-        print_main(f"note: {note}")
-    position = trainer.position
-    print_main(f"resumed from {checkpoint.path.name}: epoch {position.epoch + 1}, update {position.update}")
+    return checkpoint
 
 
 def _print_start(recipe: Recipe, trainer: Trainer, accelerator: Accelerator, data: str) -> None:

@@ -1,0 +1,190 @@
+"""Faults of disks, files and neighbours: nothing is lost, nothing is reported that is not there."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+from tests.support.training import Train, digests
+from timm_patchup.errors import OtherProcessFailed
+from timm_patchup.runs.checkpoint import Checkpoints
+from timm_patchup.runs.folder import RunFolder
+from timm_patchup.runs.metrics import Metrics
+from timm_patchup.runs.together import together
+from timm_patchup.system import files
+from timm_patchup.training import run as training_run
+from timm_patchup.training.learner import Learner
+from timm_patchup.training.loop import Trainer
+
+
+@pytest.fixture
+def stopped(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that ended after its first epoch, next to one that nothing has disturbed, in ``b``."""
+    assert train("--experiment", "b").code == 0
+    with monkeypatch.context() as patched:
+        original = Learner.update
+
+        def fail(self: Learner, batches: Any, done: int) -> float:
+            if done == 7:
+                raise OSError(28, "No space left on device")
+            return original(self, batches, done)
+
+        patched.setattr(Learner, "update", fail)
+        assert train("--experiment", "a").code == 1
+    return tmp_path / "a"
+
+
+def results(folder: Path) -> dict[str, str]:
+    return {name: digest for name, digest in digests(folder).items() if name != "recipe.yaml"}  # which names the run
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x5A
+    path.write_bytes(content)
+
+
+# Best weights
+
+
+@pytest.mark.parametrize("how", ["flipped", "gone"])
+def test_damaged_best_weights_are_restored_from_the_copy_of_the_run(train: Train, stopped: Path, how: str) -> None:
+    best = next(stopped.glob("checkpoints/best-*"))
+    flip(best) if how == "flipped" else best.unlink()
+    ended = train("--experiment", "a", "--resume")
+    assert ended.code == 0, ended.err
+    assert f"note: the best weights {best.name} were damaged or missing: restored from model.safetensors" in ended.out
+    assert results(stopped) == results(stopped.parent / "b")
+
+
+def test_damaged_best_weights_without_a_copy_fall_back(train: Train, stopped: Path) -> None:
+    flip(next(stopped.glob("checkpoints/best-*")))
+    (stopped / "model.safetensors").unlink()
+    ended = train("--experiment", "a", "--resume")
+    assert ended.code == 0, ended.err
+    assert "is damaged: it does not match its checksum; using the one before it" in ended.out
+    assert results(stopped) == results(stopped.parent / "b")
+
+
+def test_a_checkpoint_of_an_earlier_edition_has_no_checksum_of_the_best_weights(train: Train, stopped: Path) -> None:
+    for path in stopped.glob("checkpoints/step-*/manifest.json"):
+        manifest = json.loads(path.read_text())
+        del manifest["best_sha256"]
+        path.write_text(json.dumps(manifest))
+    ended = train("--experiment", "a", "--resume")
+    assert ended.code == 0, ended.err
+    assert "resumed from step-00000005" in ended.out
+    assert results(stopped) == results(stopped.parent / "b")
+
+
+# Results
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_test_loss_that_is_not_finite_is_no_result(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: float
+) -> None:
+    original = Trainer._evaluate
+
+    def evaluate(self: Trainer, loader: Any) -> Metrics:
+        metrics = original(self, loader)
+        return metrics if loader is self.val_loader else Metrics(metrics.top1, metrics.top5, loss, metrics.count)
+
+    monkeypatch.setattr(Trainer, "_evaluate", evaluate)
+    ended = train("--experiment", "a")
+    assert ended.code == 1
+    assert f"the test loss is {loss}, so there is no result" in ended.err
+    assert not (tmp_path / "a" / "results.json").exists()
+
+
+def test_results_are_valid_json(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    with pytest.raises(ValueError, match="JSON"):
+        folder.write_results({"test": {"loss": float("nan")}})
+    assert not (tmp_path / "results.json").exists()
+
+
+# Durability
+
+
+def test_files_reach_the_disk_before_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rename that is on the disk before its content would leave an empty file after a power cut."""
+    events: list[str] = []
+    fsync, replace, rename = os.fsync, os.replace, Path.rename
+
+    def name_of(handle: int) -> str:
+        return Path(os.readlink(f"/proc/self/fd/{handle}")).name
+
+    monkeypatch.setattr(os, "fsync", lambda handle: (events.append(f"sync {name_of(handle)}"), fsync(handle))[1])
+    monkeypatch.setattr(os, "replace", lambda a, b: (events.append(f"name {Path(b).name}"), replace(a, b))[1])
+    monkeypatch.setattr(Path, "rename", lambda a, b: (events.append(f"name {Path(b).name}"), rename(a, b))[1])
+    files.write_whole(tmp_path / "x", "text")
+    assert events == ["sync .partial-x", "name x", f"sync {tmp_path.name}"]
+    events.clear()
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    checkpoints.save(1, model={"w": torch.ones(2)}, ema=None, state={}, best=None)
+    named = events.index("name step-00000001")
+    before = {f"sync {name}" for name in ("model.safetensors", "state.pt", "manifest.json", ".partial-step-00000001")}
+    assert before == set(events[:named])
+    assert events[named + 1] == "sync checkpoints"
+
+
+# Neighbours
+
+
+def test_a_run_that_finishes_between_the_look_and_the_lock_is_kept(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: Path
+) -> None:
+    """--overwrite was asked for an unfinished run; meanwhile another process has finished it."""
+    load = training_run.load_data
+
+    def meanwhile(*args: Any, **kwargs: Any) -> Any:
+        if not (stopped / "results.json").exists():
+            shutil.copy(tmp_path / "b" / "results.json", stopped)
+        return load(*args, **kwargs)
+
+    monkeypatch.setattr(training_run, "load_data", meanwhile)
+    before = {path.name: path.read_bytes() for path in stopped.iterdir() if path.is_file()}
+    ended = train("--experiment", "a", "--overwrite")
+    assert ended.code == 2
+    assert "has a run that was finished meanwhile: give the command again to overwrite it" in ended.err
+    after = {path.name: path.read_bytes() for path in stopped.iterdir() if path.name in before}
+    assert after == before
+    assert train("--experiment", "a", "--overwrite").code == 0
+
+
+@pytest.mark.parametrize("when", ["update", "save", "test"])
+def test_a_folder_that_is_removed_ends_the_run_with_one_line(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    kind, name = {"update": (Learner, "update"), "save": (Checkpoints, "save"), "test": (Trainer, "_test")}[when]
+    original = getattr(kind, name)
+
+    def removing(*args: Any, **kwargs: Any) -> Any:
+        if when != "test":
+            shutil.rmtree(tmp_path / "a", ignore_errors=True)
+        else:
+            (tmp_path / "a" / "recipe.yaml").unlink()
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(kind, name, removing)
+    ended = train("--experiment", "a")
+    assert ended.code == 1
+    assert ended.err == f"train.py: {tmp_path / 'a'} was removed or emptied while the run was at work: it ends here\n"
+    assert "results.json" not in ended.out
+
+
+def test_what_fails_in_one_process_fails_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    accelerator = Accelerator(cpu=True)
+    with pytest.raises(OSError, match="full"), together(accelerator):
+        raise OSError("full")
+    with together(accelerator):
+        pass
+    monkeypatch.setattr(accelerator, "gather", torch.ones_like)  # another process has failed
+    with pytest.raises(OtherProcessFailed), together(accelerator):
+        pass

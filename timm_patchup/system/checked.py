@@ -1,0 +1,86 @@
+"""Files that a user may have edited or a crash may have damaged, read with one clear line for whatever is wrong.
+
+Every JSON and YAML file of a run, a report, an export or a study is read here.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..errors import UserError, one_line
+
+Kinds = type | tuple[type, ...]
+_NAMES = {dict: "a mapping", list: "a list", str: "text", int: "a whole number", float: "a number"}
+_NAMES |= {bool: "true or false", type(None): "none"}
+_LARGEST = 64 << 20  # bytes; more is no file of ours
+
+
+def read_json(path: Path, **keys: Kinds) -> dict[str, Any]:
+    """Return the mapping in a JSON file; ``keys`` are those it must have, and their types.
+
+    Raises:
+        UserError: it is missing, empty, cut off or something else, or lacks a key.
+    """
+    try:
+        content = json.loads(read_text(path), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged: {_reason(error)}") from None
+    return check_keys(content, keys, where=str(path))
+
+
+def read_yaml(path: Path) -> Any:
+    """Return the content of a YAML file; raise UserError if it is missing or not YAML."""
+    text = read_text(path)
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise UserError(f"{path}{where}: not YAML: {one_line(getattr(error, 'problem', None) or error, 200)}") from None
+    except (ValueError, RecursionError) as error:  # a date such as 2020-99-99, or brackets without end
+        raise UserError(f"{path}: not YAML: {_reason(error)}") from None
+
+
+def read_text(path: Path) -> str:
+    """Return a text file; raise UserError if it is missing, cannot be read or is not text."""
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise UserError(f"{path} cannot be read: it has more than {_LARGEST >> 20} MB")
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"no such file: {path}") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} cannot be read: it is not text in UTF-8") from None
+
+
+def check_keys(content: Any, keys: Mapping[str, Kinds], *, where: str) -> dict[str, Any]:
+    """Return a mapping that has all keys with values of their types, or raise UserError."""
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
+        raise UserError(f"{where} must be a mapping of names to values, got {_name(type(content))}")
+    for key, kinds in keys.items():
+        allowed = kinds if isinstance(kinds, tuple) else (kinds,)
+        if key not in content:
+            raise UserError(f"{where} is damaged or of another kind: it has no {key}")
+        value = content[key]
+        fits = isinstance(value, allowed) or (float in allowed and isinstance(value, int))
+        if not fits or (isinstance(value, bool) and bool not in allowed):
+            wanted = " or ".join(map(_name, allowed))
+            raise UserError(f"{where}: {key} must be {wanted}, got {one_line(repr(value), 80)}")
+    return content
+
+
+def _name(kind: type) -> str:
+    return _NAMES.get(kind, kind.__name__)
+
+
+def _reason(error: Exception) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else one_line(error, 120)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number of JSON")
