@@ -6,6 +6,7 @@ crash in a decoder) leaves only the note it made in shared memory before reading
 
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -108,8 +109,11 @@ def naming_dead_workers() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, OSError, EOFError) as error:
-        for notes in list(_open_notes):
-            line = notes.find_dead()
-            if line is not None:
-                raise DataFailed(line) from error
+        # A broken connection is noticed before the system has the process among the dead.
+        for _ in range(20 if isinstance(error, (ConnectionError, EOFError)) else 1):
+            for notes in list(_open_notes):
+                line = notes.find_dead()
+                if line is not None:
+                    raise DataFailed(line) from error
+            time.sleep(0.05)
         raise
