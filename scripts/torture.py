@@ -687,7 +687,7 @@ def main() -> None:
     torch.set_num_threads(1)
     tallies: list[Tally] = []
     for part in given.part:
-        tallies += PARTS[part](given.trials, random.Random(given.seed))
+        tallies += PARTS[part](given.trials, random.Random(f"{part} {given.seed}"))
     print("| what | trials | failed | how they ended |\n| --- | ---: | ---: | --- |")
     for tally in tallies:
         print(tally.row())

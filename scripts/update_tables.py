@@ -4,11 +4,13 @@
     python scripts/update_tables.py --check    # only list the files that are out of date
 
 A table is between ``<!-- table:NAME -->`` and ``<!-- /table -->``. ``settings:METHOD`` has the settings of a method,
-``patchup`` those of hard and soft side by side, ``keys`` the keys of a recipe, ``benchmarks`` the benchmarks.
+``patchup`` those of hard and soft side by side, ``keys`` the keys of a recipe, ``benchmarks`` the benchmarks,
+``protocol`` the paper, the authors' code and ours (``protocol_table.py``).
 """
 
 import argparse
 import re
+import runpy
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -72,7 +74,13 @@ def benchmarks_table() -> str:
     return _markdown(("benchmark", "data", "model", "epochs", "batch", "learning rate"), rows)
 
 
+def protocol_table() -> str:
+    rows = runpy.run_path(str(ROOT / "scripts" / "protocol_table.py"))["protocol_rows"]
+    return _markdown(("point", "paper", "authors' code", "ours"), rows())
+
+
 TABLES: dict[str, Any] = {
+    "protocol": protocol_table,
     "settings": settings_table,
     "patchup": patchup_table,
     "keys": keys_table,

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -25,6 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 from timm.data import resolve_model_data_config
+from timm.utils import ParseKwargs
 from torch import Tensor, nn
 from torchvision.transforms import v2
 
@@ -87,15 +88,17 @@ def load_samples(paths: list[str] | None, seed: int) -> tuple[list[Image.Image],
     return [open_image(BytesIO(row["image"]["bytes"])) for row in chosen], [CLASSES[row["label"]] for row in chosen]
 
 
-def load_model(name: str, *, pretrained: bool, seed: int) -> nn.Module:
+def load_model(name: str, *, pretrained: bool, seed: int, **model_kwargs: Any) -> nn.Module:
     """Return the model in training mode, the only one in which features are mixed; a trained one has its weights."""
     if Path(name).is_dir() or ("/" in name and ":" not in name):
+        if model_kwargs:
+            raise ValueError(f"--model-kwargs are for a new model of timm: {name} has its own")
         return load(name).train()
     if not (":" in name or timm.is_model(name.partition(".")[0])):
         raise ValueError(f"unknown model {name!r}{nearest(name, timm.list_models())}")
     torch.manual_seed(seed)
     try:
-        return timm.create_model(name, pretrained=pretrained, num_classes=2, in_chans=3).train()
+        return timm.create_model(name, pretrained=pretrained, num_classes=2, in_chans=3, **model_kwargs).train()
     except Exception as error:  # the Hub's client and timm raise many kinds; all mean that there is no model
         raise ValueError(f"cannot load model {name!r}: {str(error) or type(error).__name__}") from error
 
@@ -103,7 +106,9 @@ def load_model(name: str, *, pretrained: bool, seed: int) -> nn.Module:
 def load_batch(model: nn.Module, images: list[Image.Image], image_size: int | None) -> Tensor:
     """Return the images as the model's input, (2, 3, H, W), normalised with its mean and std."""
     config = resolve_model_data_config(model)
-    if image_size is None:
+    if image_size is None and isinstance(size := getattr(getattr(model, "patch_embed", None), "img_size", None), tuple):
+        image_size = size[0]
+    elif image_size is None:
         image_size = config["input_size"][-1] if model.pretrained_cfg.get("fixed_input_size") else IMAGE_SIZE
     prepare = v2.Compose(
         [
@@ -237,6 +242,9 @@ def parse_args(parser: argparse.ArgumentParser, argv: list[str] | None) -> argpa
     parser.add_argument(
         "--model", default="resnet18", help="a timm model, a run, an export or USER/NAME (default: %(default)s)"
     )
+    parser.add_argument(
+        "--model-kwargs", nargs="*", default={}, action=ParseKwargs, metavar="KEY=VALUE", help="of a new timm model"
+    )
     parser.add_argument("--pretrained", action="store_true", help="load the model's weights")
     parser.add_argument("--image-size", type=int, help=f"in pixels; default: {IMAGE_SIZE}, or what the model needs")
     parser.add_argument("--sites", nargs="+", help="names of sites or modules; default: input stem stage1 stage2")
@@ -257,7 +265,7 @@ def main(argv: list[str] | None = None) -> None:
         check_value("lam", args.lam, float, low=0, high=1)
         check_value("image_size", args.image_size, int | None, low=1)
         images, names = load_samples(args.images, args.seed)
-        model = load_model(args.model, pretrained=args.pretrained, seed=args.seed)
+        model = load_model(args.model, pretrained=args.pretrained, seed=args.seed, **args.model_kwargs)
         x = load_batch(model, images, args.image_size)
         rows = [make_row(model, x, site.name, args) for site in resolve_sites(model, args.sites)]
         args.output.parent.mkdir(parents=True, exist_ok=True)

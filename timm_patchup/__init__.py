@@ -14,6 +14,7 @@ from .core.method import Method, list_methods, register_method
 from .core.mixer import Mixer
 from .core.one_of import OneOf
 from .core.plugin import register, unregister
+from .core.schedule import Schedule
 from .core.sites import list_sites
 from .core.task import MixTask
 
@@ -25,6 +26,7 @@ __all__ = [
     "Mixer",
     "OneOf",
     "PatchUp",
+    "Schedule",
     "create_mixer",
     "list_methods",
     "list_sites",

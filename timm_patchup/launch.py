@@ -32,12 +32,9 @@ _EXAMPLES = (
 )
 # timm's flags that a mix cannot be combined with, and why.
 _CONFLICTS = {
-    "kd_model_name": "distillation builds a task of its own and would not be mixed",
-    "jsd_loss": "the JSD loss compares splits of one batch, which mixing takes apart",
-    "aug_splits": "augmentation splits share one batch, which mixing takes apart",
     "naflex_loader": "NaFlex gives patches instead of images",
     "torchscript": "hooks do not run in TorchScript; use --torchcompile",
-    "mixup_off_epoch": "timm passes the epoch to its own mixup only",
+    "mixup_off_epoch": "timm passes the epoch to its own mixup only; our loop has it (scripts/train.py)",
 }
 
 
@@ -148,7 +145,8 @@ def _configure(namespace: argparse.Namespace, defaults: dict[str, Any]) -> None:
     import_methods(values["mix"])
     recipe = Recipe.from_dict(mix_values(values))
     weights = {} if recipe.mix_weights is None else {"weights": recipe.mix_weights}
-    plugin.register(recipe.mix, seed=getattr(namespace, "seed", 0), **weights, **recipe.mix_settings)
+    splits, seed = getattr(namespace, "aug_splits", 0) or 1, getattr(namespace, "seed", 0)
+    plugin.register(recipe.mix, seed=seed, num_splits=splits, **weights, **recipe.mix_settings)
     for key, why in _CONFLICTS.items():
         if plugin.is_configured() and getattr(namespace, key, None):
             names = " ".join(recipe.methods)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from timm_patchup.core.functional import grow_blocks, kept_fraction, seed_rate
+from timm_patchup.core.functional import grow_blocks, kept_fraction, like_memory, seed_rate
 from timm_patchup.core.sampling import bernoulli, beta
 
 GAMMA, BLOCK, ALPHA = 0.5, 7, 2.0
@@ -38,7 +38,7 @@ def manifold_mixup(x: Tensor) -> Tensor:
 def patchup(x: Tensor, mode: str, generator: torch.Generator, mix: Callable[..., Tensor]) -> Tensor:
     """What the mixer does at a hidden site: draw the mask and lam, then mix."""
     rate = seed_rate(GAMMA, BLOCK, x.shape[2], x.shape[3])
-    changed = grow_blocks(bernoulli((1, *x.shape[1:]), rate, generator, x.device), BLOCK)
+    changed = like_memory(grow_blocks(bernoulli((1, *x.shape[1:]), rate, generator, x.device), BLOCK), x)
     kept_fraction(changed)
     lam = torch.full((), beta(ALPHA, generator)) if mode == "soft" else None
     partner = torch.randperm(len(x), generator=generator)

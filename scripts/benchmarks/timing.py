@@ -1,11 +1,13 @@
 """What every table of the benchmark shares: its rows, its entry in the command, and interleaved timing."""
 
 import argparse
+import ctypes
 import random
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -46,6 +48,23 @@ def medians(cases: dict[str, Callable[[], object]], rounds: int) -> dict[str, fl
             if number:
                 times[name].append(time.perf_counter() - start)
     return {name: statistics.median(times[name]) for name in cases}
+
+
+@contextmanager
+def warm_memory() -> Iterator[None]:
+    """Let the process keep the memory it frees; glibc would return large blocks to the system at once."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallopt"):
+        yield
+        return
+    m_trim_threshold, m_mmap_max = -1, -4
+    library.mallopt(m_mmap_max, 0)
+    library.mallopt(m_trim_threshold, 2**31 - 1)
+    try:
+        yield
+    finally:
+        library.mallopt(m_mmap_max, 2**16)
+        library.mallopt(m_trim_threshold, 2**17)
 
 
 def step_seconds(mix: Mixer, model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> float:

@@ -1,6 +1,7 @@
 """What the tests of functional.py share: sizes and seeds to try, both branches of the blend, a batch of features."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 import torch
@@ -13,12 +14,20 @@ SEEDS = st.integers(0, 2**31 - 1)
 # Weights that float32 holds exactly, so that a tensor of lam in single precision is not a difference.
 LAMS = st.one_of(st.none(), st.integers(0, 64).map(lambda n: n / 64))
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
-BRANCHES = ["lerp", "where"]
+BRANCHES = ["lerp", "rows", "where"]
 
 
-def in_branch(branch: str) -> AbstractContextManager[object]:
-    """Take one of the two branches of the blend: the lerp of the CPU, or the one of accelerators and torch.compile."""
-    return mock.patch("torch.compiler.is_compiling", return_value=True) if branch == "where" else nullcontext()
+@contextmanager
+def in_branch(branch: str) -> Iterator[None]:
+    """Take one branch of the blend: all samples at once or one by one on the CPU, or that of torch.compile."""
+    with ExitStack() as stack:
+        if branch == "where":
+            stack.enter_context(mock.patch("torch.compiler.is_compiling", return_value=True))
+        else:
+            stack.enter_context(mock.patch("torch.get_num_threads", return_value=1))
+            smallest = 0 if branch == "rows" else 2**40
+            stack.enter_context(mock.patch("timm_patchup.core.functional._LARGE_SAMPLE", smallest))
+        yield
 
 
 def make_batch(

@@ -1,6 +1,7 @@
 """The gradient of mixing features in functional.py: right in float64, cheap in memory, the same when compiled."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -96,3 +97,45 @@ def test_compiled_is_the_papers(masks: int, lam: float | None, backend: str) -> 
     torch.testing.assert_close(mixed.detach(), expected_features(x, changed, partner, lam), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(grad, plain, rtol=1e-12, atol=1e-12)
     assert any("torch.where" in code for code in graphs)
+
+
+@pytest.mark.parametrize("branch", ["lerp", "rows"])
+@pytest.mark.parametrize("lam", [None, 0.25])
+@pytest.mark.parametrize("masks", [1, 3])
+def test_transforms_of_torch_func_agree_with_plain_autograd(masks: int, lam: float | None, branch: str) -> None:
+    x, changed, partner = make_batch(10, (3, 2, 3, 4), masks=masks)
+    direction = torch.randn_like(x)
+    several = torch.randn(5, *x.shape, dtype=x.dtype)
+
+    def ours(features: Tensor) -> Tensor:
+        return mix_features(features, changed, partner, lam=lam)
+
+    def plain(features: Tensor) -> Tensor:
+        return plain_mix(features, changed, partner, lam)
+
+    def energy(mix: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
+        return mix(features).pow(3).sum()
+
+    def close(first: Tensor, second: Tensor) -> None:
+        torch.testing.assert_close(first, second, rtol=1e-12, atol=1e-12)
+
+    with in_branch(branch):
+        close(torch.func.grad(partial(energy, ours))(x), torch.func.grad(partial(energy, plain))(x))
+        for one, other in zip(torch.func.jvp(ours, (x,), (direction,)), torch.func.jvp(plain, (x,), (direction,))):
+            close(one, other)
+        for dim in (0, 2):
+            moved = several.movedim(0, dim)
+            close(torch.func.vmap(ours, in_dims=dim)(moved), torch.stack([plain(one) for one in several]))
+        close(torch.func.jacrev(ours)(x), torch.func.jacrev(plain)(x))
+        close(torch.func.jacfwd(ours)(x), torch.func.jacfwd(plain)(x))
+        close(torch.func.hessian(partial(energy, ours))(x), torch.func.hessian(partial(energy, plain))(x))
+
+
+def test_vmap_takes_a_mask_for_each_but_one_partner_for_all() -> None:
+    x, changed, partner = make_batch(11, (3, 2, 3, 4), masks=1)
+    masks = torch.stack([changed, ~changed, torch.zeros_like(changed)])
+    mixed = torch.func.vmap(mix_features, in_dims=(None, 0, None))(x, masks, partner)
+    for one, mask in zip(mixed, masks):
+        assert torch.equal(one, plain_mix(x, mask, partner, None))
+    with pytest.raises(NotImplementedError, match="map over x and changed; partner and lam are for all"):
+        torch.func.vmap(mix_features, in_dims=(None, None, 0))(x, changed, torch.stack([partner, partner]))

@@ -135,3 +135,10 @@ def test_kept_fraction_by_hand() -> None:
     changed = torch.tensor([[[[1, 0], [0, 0]]], [[[1, 1], [0, 1]]]], dtype=torch.bool)
     assert kept_fraction(changed).tolist() == [0.75, 0.25]
     assert kept_fraction(changed[:1]).tolist() == 0.75
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 9, 8), (3, 4, 9, 8), (9, 8)])
+def test_a_mask_of_blocks_holds_nothing_but_itself(shape: tuple[int, ...]) -> None:
+    grown = grow_blocks(torch.rand(shape) < 0.1, 3)
+    assert grown.is_contiguous()
+    assert grown.untyped_storage().nbytes() == grown.numel()

@@ -93,7 +93,7 @@ def test_console_command_is_the_same(train_script: Path, tmp_path: Path) -> None
         Path(sys.executable).with_name("timm-patchup"), train_script, "--output", tmp_path / "a", "--mix", "none"
     )
     assert done.returncode == 0, done.stderr
-    assert "rank 0 of 1: TrainingTask" in done.stdout, "the mix none is timm's own task"
+    assert "rank 0 of 1: ClassificationTask" in done.stdout, "the mix none is timm's own task"
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
@@ -109,6 +109,21 @@ def test_two_processes(train_script: Path, tmp_path: Path, launcher: str) -> Non
     assert "rank 1 of 2: MixTask" in done.stdout
 
 
+@pytest.mark.parametrize("flags", [["--aug-splits", "3", "--jsd-loss"], ["--aug-splits", "2"]])
+def test_augmentation_splits(train_script: Path, tmp_path: Path, flags: list[str]) -> None:
+    """The mixer learns of them: it refuses the JSD loss of another number of splits, and targets that differ."""
+    done = launch(train_script, "--output", tmp_path / "a", "--mix", "hard_patchup", *flags)
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 of 1: MixTask" in done.stdout
+
+
+def test_distillation_at_the_input(train_script: Path, tmp_path: Path) -> None:
+    flags = ["--mix", "hard_patchup", "--mix-sites", "input", "--kd-model-name", "test_resnet"]
+    done = launch(train_script, "--output", tmp_path / "a", *flags)
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 of 1: MixLogitDistillationTask" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -118,7 +133,7 @@ def test_two_processes(train_script: Path, tmp_path: Path, launcher: str) -> Non
         (["--mix", "hard_patchup", "--mix-gamma", "much"], "mix_gamma must be a number in [0, 1], got 'much'"),
         (["--mix", "hard_patchup", "--mix-sites", "stagee1"], "unknown site 'stagee1'"),
         (["--mix", "hard_patchup", "--mix-sites", "stem", "fc"], "gives a tensor (B, 10), mixing needs maps"),
-        (["--mix", "hard_patchup", "--kd-model-name", "resnet18"], "--kd-model-name cannot be combined"),
+        (["--mix", "hard_patchup", "--kd-model-name", "test_vit"], "distillation cannot be combined with hard_patchup"),
         (["--mix", "hard_patchup", "--mixup-off-epoch", "3"], "--mixup-off-epoch cannot be combined"),
         (["--mix", "cutmix", "mixup", "--mixup-off-epoch", "3"], "combined with --mix cutmix mixup: timm passes"),
         (["--mix", "cutmix", "mixup", "--mix-gamma", "0.5"], "mix_gamma is not a setting of cutmix or mixup"),
@@ -142,10 +157,37 @@ def test_a_bad_call_ends_in_clear_lines(train_script: Path, tmp_path: Path, flag
     assert not (tmp_path / "a").exists()
 
 
+VIT = ["--model", "test_vit", "--model-kwargs", "img_size=64", "patch_size=8"]
+
+
+def test_a_vit_trains(train_script: Path, tmp_path: Path) -> None:
+    done = launch(train_script, "--output", tmp_path / "a", "--mix", "hard_patchup", "--mix-block-size", "2", *VIT)
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 of 1: MixTask" in done.stdout
+
+
+def test_sites_are_named_in_flags(train_script: Path, tmp_path: Path) -> None:
+    done = launch(train_script, "--output", tmp_path / "a", "--mix", "hard_patchup", *VIT, "patch_drop_rate=0.5")
+    assert done.returncode == 2
+    assert "without patch dropout. Give --mix-sites input stem, which can be mixed" in done.stderr
+    assert done.stderr.count("timm-patchup: ") == 1
+
+
 def test_a_script_that_mixes_nothing_is_an_error(train_script: Path, tmp_path: Path) -> None:
     done = launch(train_script, "--output", tmp_path / "a", "--mix", "hard_patchup", "--no-task")
     assert done.returncode == 1
     assert "nothing was mixed" in done.stderr
+
+
+@pytest.mark.parametrize("end", ["", "raise SystemExit(0)"])
+def test_a_script_that_never_parses_is_an_error(tmp_path: Path, end: str) -> None:
+    script = tmp_path / "own.py"
+    script.write_text(f"print('trained')\n{end}\n")
+    done = launch(script, "--mix", "hard_patchup")
+    assert done.returncode == 1
+    assert done.stdout == "trained\n"
+    expected = "own.py ended without parsing arguments with timm's --model: nothing was mixed"
+    assert done.stderr.splitlines()[-1] == f"timm-patchup: {expected}"
 
 
 def test_missing_script_and_help(tmp_path: Path, train_script: Path) -> None:

@@ -125,6 +125,11 @@ def test_method_can_be_replaced_between_batches(model: nn.Module, images: Tensor
     for _ in range(5):
         assert mix(images, labels)[0] is images
         assert drawn(mix).site is None
+    mix.method = replace(mix.method, prob=1.0, gamma=0.25)
+    x, target = mix(images, labels)
+    assert drawn(mix).method is mix.method
+    assert drawn(mix).site == "stage1"
+    mix.loss(model(x), target)
 
 
 # Replay and state

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tests.conftest import NUM_CLASSES
 from tests.support import oracle
-from timm_patchup import Draw, PatchUp
+from timm_patchup import Draw, PatchUp, create_mixer
 from timm_patchup.core.criterion import for_soft_targets
 from timm_patchup.core.draw import Mix
 from timm_patchup.core.functional import mix_targets, patchup_loss
@@ -191,3 +191,36 @@ def test_labels_are_not_smoothed_twice(model: nn.Module, images: Tensor, labels:
         with pytest.raises(ValueError, match=r"label smoothing is set twice, in the mixer \(0.2\)"):
             mix.loss(output, target, criterion)
     assert mix.loss(output, target, LabelSmoothingCrossEntropy(0.0)).isfinite()
+
+
+# Accuracy
+
+
+def classifier() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 3)).train()
+
+
+@pytest.mark.parametrize(("altered", "right"), [(1, "own"), (3, "partner")])
+def test_accuracy_counts_the_label_with_the_larger_share(altered: int, right: str) -> None:
+    mix = create_mixer("cutmix", classifier(), num_classes=3)
+    x, y, partner = torch.randn(3, 3, 2, 2), torch.tensor([0, 1, 2]), torch.tensor([1, 2, 0])
+    mask = (torch.arange(4) < altered).reshape(1, 1, 2, 2)
+    _, target = mix(x, y, draw=Draw("input", partner, Mix(mask)))
+    own, other = F.one_hot(y, 3).float(), F.one_hot(y[partner], 3).float()
+    for given in (target, y):  # the labels it was given stand for what became of them
+        assert mix.accuracy(own, given).item() == (right == "own")
+        assert mix.accuracy(other, given).item() == (right == "partner")
+    two_of_three = torch.cat([own[:2], other[2:]]) if right == "own" else torch.cat([other[:2], own[2:]])
+    found = mix.accuracy(two_of_three.bfloat16(), target)
+    assert found.dtype is torch.float32
+    assert found.item() == pytest.approx(2 / 3)
+    with pytest.raises(ValueError, match=r"^target must be what mix\(x, target\) returned, or the labels it was given"):
+        mix.accuracy(own, y.clone())
+
+
+def test_accuracy_adds_up_the_shares_of_one_label() -> None:
+    """A sample whose partner has the same label is wholly of that label, whatever was altered."""
+    mix = create_mixer("mixup", classifier(), num_classes=3, label_smoothing=0.1)
+    x, y = torch.randn(2, 3, 2, 2), torch.tensor([2, 2])
+    mix(x, y, draw=Draw("input", torch.tensor([1, 0]), Mix(torch.ones(1, 1, 1, 1) > 0, 0.5)))
+    assert mix.accuracy(F.one_hot(y, 3).float(), y).item() == 1.0

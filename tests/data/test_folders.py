@@ -223,3 +223,10 @@ def test_classes_are_in_the_order_of_timm(tmp_path: Path) -> None:
 
     _, order = find_images_and_targets(str(tmp_path))
     assert list_classes(tmp_path) == sorted(order, key=order.__getitem__)
+
+
+def test_unlabelled_test_images_are_no_split(tmp_path: Path) -> None:
+    folder = write_image_folder(tmp_path / "photos", {"train": 30})
+    (folder / "test").mkdir()
+    numbered_image(1).save(folder / "test" / "unknown.png")
+    assert keys(found(folder)) == ("train", "test", None, 0.1, 0.2)

@@ -79,6 +79,8 @@ COLOURS = {"color_jitter": 0.4, "lighting": 0.1, "reprob": 0.5}
         HEAVY,
         {"crop_padding": None, **HEAVY},
         {"aa": "augmix-m3-w3"},
+        {"aa": "augmix-m3-w3", "aug_splits": 2},
+        {"aug_splits": 3, **COLOURS},
         COLOURS,
         {"crop_padding": None, "train_interpolation": "random", **COLOURS},
     ],
@@ -100,7 +102,7 @@ def test_a_sample_does_not_depend_on_process_or_worker(tmp_path: Path, overrides
         return seen
 
     alone = epoch(1, 1, 0, number=1)
-    assert len(alone) == 40
+    assert len(alone) == 40 * overrides.get("aug_splits", 1)
     assert epoch(2, 2, 2, number=1) == alone
     assert epoch(1, 1, 0, number=2).keys() != alone.keys()
 

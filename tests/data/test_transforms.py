@@ -47,7 +47,8 @@ def test_padded_crops_against_a_slow_loop() -> None:
 def test_what_is_left_to_the_loader(overrides: dict[str, object], steps: list[str], needs_pil: bool) -> None:
     recipe = load_recipe("imagenet_none", overrides)
     augmentation = Augmentation(AugmentSpec.of(recipe), ImageSpec.of(recipe), crop=True)
-    assert [type(step).__name__ for step in augmentation.transform.transforms] == steps
+    parts = (augmentation.geometry, augmentation.policies)
+    assert [type(step).__name__ for part in parts for step in part.transforms] == steps
     assert augmentation.needs_pil == needs_pil
     assert (augmentation.drawing.jitter is not None) == (recipe.color_jitter > 0)
 
@@ -72,7 +73,7 @@ def test_crops_of_bytes_are_those_of_timm_within_rounding(interpolation: str) ->
         picture = photo(number)
         seed_everything(derive_seed(augment.seed, 3, number))
         expected = to_pixels(timms(picture)).int()
-        got, _ = own(to_pixels(picture), number, 3)
+        [(got, _)] = own(to_pixels(picture), number, 3)
         assert got.shape == (3, 224, 224)
         assert_within_rounding(got.int() - expected, interpolation)
 

@@ -10,6 +10,7 @@ import pytest
 import timm
 import torch
 
+from timm_patchup.core.seeding import derive_seed
 from timm_patchup.errors import DataError, UserError
 from timm_patchup.evaluation.context import EvalContext
 from timm_patchup.evaluation.suites import attacks, clean, corruptions, geometry
@@ -65,12 +66,52 @@ def test_an_attack_that_finds_nothing_does_not_count(context: EvalContext) -> No
     assert torch.isinf(attacks._distances(images, images, labels, right, context)[right]).all()
 
 
+def test_accuracy_is_foolboxs_own(context: EvalContext) -> None:
+    """The perturbation is cut to the radius and tried again; counting distances above the radius is another number."""
+    small = make_context(trained(), limit=60, batch_size=60)
+    images, labels, _ = next(iter(small.batches("")))
+    target = foolbox.PyTorchModel(small.model.classifier, bounds=(0, 1), device="cpu")
+    radii = [attacks.RADIUS, 0.5]
+    cut, counted = [], []
+    for name, attack in (
+        ("deepfool", foolbox.attacks.L2DeepFoolAttack(steps=7, candidates=10, overshoot=0.02)),
+        ("ddn", foolbox.attacks.DDNAttack(steps=7, init_epsilon=1.0, gamma=0.05)),
+    ):
+        raw, _, succeeded = attack(target, images, labels, epsilons=radii)
+        expected = 100 * (1 - succeeded.double().mean(dim=1))
+        assert attacks.measure(small).values[f"{name} accuracy"] == pytest.approx(float(expected[0]))
+        cut.append(float(expected[1]))
+        fooled = target(raw[1]).argmax(1) != labels
+        within = fooled & ((raw[1] - images).flatten(1).norm(dim=1) <= radii[1])
+        counted.append(float(100 * (1 - within.double().mean())))
+    assert cut != counted, "the two definitions must differ somewhere, or this test would not notice"
+
+
+def test_step_of_pgd(context: EvalContext) -> None:
+    """Foolbox's default step is 0.033 of the radius, of which 7 steps cover a quarter: a weaker attack."""
+    small = make_context(trained(), limit=100, batch_size=100)
+    images, labels, rows = next(iter(small.batches("")))
+    target = foolbox.PyTorchModel(small.model.classifier, bounds=(0, 1), device="cpu")
+    turned = {
+        step: attacks.pgd_succeeds(target, images, labels, steps=7, seed=(0, 3, rows[0]), step=step)
+        for step in attacks.PGD_STEPS
+    }
+    with torch.random.fork_rng([]):
+        torch.manual_seed(derive_seed(0, 3, rows[0]))
+        own = foolbox.attacks.LinfPGD(steps=7)(target, images, labels, epsilons=attacks.RADIUS)[2]
+    assert torch.equal(turned["foolbox"], own)
+    assert int(turned["foolbox"].sum()) < int(turned["madry"].sum())
+    said = {step: attacks.settings(with_options(small, pgd_step=step))["pgd"] for step in attacks.PGD_STEPS}
+    assert said["madry"] == "L-infinity, step 0.25 of the radius, random start"
+    assert said["foolbox"] == "L-infinity, step 0.0333 of the radius, random start"
+
+
 def test_random_starts_are_seeded(context: EvalContext) -> None:
     target = foolbox.PyTorchModel(context.model.classifier, bounds=(0, 1), device="cpu")
     images, labels, _ = context.images.spread(4)
     attack = foolbox.attacks.LinfPGD(steps=1, abs_stepsize=0.001, random_start=True)
     before = torch.random.get_rng_state()
-    one, again, other = (attacks._seeded(attack, target, images, labels, 0.1, (0, seed)) for seed in (1, 1, 2))
+    one, again, other = (attacks._seeded(attack, target, images, labels, 0.1, (0, seed))[0] for seed in (1, 1, 2))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert torch.equal(before, torch.random.get_rng_state())

@@ -18,6 +18,7 @@ from timm_patchup.errors import UserError
 from timm_patchup.evaluation.context import EvalContext, Measured
 from timm_patchup.evaluation.images import TestImages
 from timm_patchup.evaluation.results import Results
+from timm_patchup.evaluation.rows import ResultRow
 from timm_patchup.evaluation.suites import SUITES, activations, affine, clean, fgsm, geometry
 from timm_patchup.evaluation.suites.corrupted_files import ArraySource
 from timm_patchup.runs.folder import RunFolder
@@ -185,6 +186,23 @@ def test_activations_by_hooks_by_hand(context: EvalContext) -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
+def test_activations_as_the_authors_compute_them() -> None:
+    """The signed sum over the map, of the first image of each batch only, divided by the number of all images."""
+    context = make_context(trained(), limit=70, batch_size=30, activations="authors")
+    model = context.model.network
+    seen: list[torch.Tensor] = []
+    handle = model.stages[1].register_forward_hook(lambda m, a, output: seen.append(output.clone()))  # type: ignore
+    with torch.no_grad():
+        sizes = [len(context.model.classifier(images)) for images, _, _ in context.batches("")]
+    handle.remove()
+    assert sizes == [30, 30, 10]
+    sums = [sum(float(output[0, channel].sum()) for output in seen) / 70 for channel in range(seen[0].shape[1])]
+    measured = activations.measure(context)
+    assert np.allclose(measured.curves["stage2"], sorted(sums, reverse=True), rtol=1e-4, atol=1e-6)
+    assert min(sums) < 0, "the sign is kept"
+    assert activations.settings(context) != activations.settings(with_options(context, activations="magnitudes"))
+
+
 def test_activations_of_tokens_and_of_channels_last() -> None:
     features = torch.rand(2, 5, 4, 3)
     with_class_token = torch.cat([torch.rand(2, 1, 3), features.flatten(1, 2)], dim=1)
@@ -211,6 +229,21 @@ def test_manifold_mixup_stays_in_the_plane(context: EvalContext) -> None:
         assert np.mean(measured.curves[name]) > 0.001
     # Interpolated blocks are closer to the plane than swapped ones.
     assert measured.values["soft_patchup mean"] < measured.values["hard_patchup mean"]  # type: ignore[operator]
+
+
+def test_pairs_with_the_same_label_are_marked(context: EvalContext) -> None:
+    measured = geometry.measure(context)
+    _, labels, _ = context.images.spread(100)
+    partner = geometry.pairs(100, torch.Generator().manual_seed(context.seed))
+    assert measured.curves[geometry.SAME] == (labels == labels[partner]).double().tolist()
+    assert 0 < sum(measured.curves[geometry.SAME]) < 50
+    entry = {"values": measured.values, "curves": measured.curves}
+    chart = geometry.figure({"own": entry}, [ResultRow("own", ("own",))])
+    drawn = [len(points.get_offsets()) for points in chart.axes[0].collections]
+    same = int(sum(measured.curves[geometry.SAME]))
+    assert drawn == [100 - same, same] * 3
+    earlier = {"values": measured.values, "curves": {name: measured.curves[name] for name in geometry.METHODS}}
+    geometry.figure({"own": earlier}, [ResultRow("own", ("own",))])  # results of an earlier edition can be plotted
 
 
 def test_rho_by_hand() -> None:

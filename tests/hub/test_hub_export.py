@@ -17,10 +17,11 @@ from safetensors.torch import load_file, save_file
 from tests.evaluation.evaluating import evaluate_here
 from tests.hub.hub_runs import FILES, REPORT, add_report, make_run
 from timm_patchup.errors import HubError
-from timm_patchup.hub import export, load
+from timm_patchup.hub import export, load, push
 from timm_patchup.recipe import load_recipe
 from timm_patchup.runs import weights
 from timm_patchup.runs.load import load_with_recipe
+from timm_patchup.system.files import checksum
 from timm_patchup.system.privacy import Private, without_comments
 
 NETS = {
@@ -141,7 +142,8 @@ def test_the_card(tmp_path: Path) -> None:
 
 
 def test_several_methods_are_in_card_and_configuration(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", mix=["hard_patchup", "cutmix"], mix_weights=[2, 1])
+    own = {"hard_patchup": {"block_size": 7}, "cutmix": {"alpha": 1.0, "prob": 1.0}}
+    run = make_run(tmp_path / "run", mix=["hard_patchup", "cutmix"], mix_weights=[2, 1], mix_settings=own)
     folder = export(run.path, tmp_path / "hub")
     card = ModelCard.load(folder / "README.md")
     assert "trained with `hard_patchup` or `cutmix`, one of them per batch, on " in card.text
@@ -285,6 +287,43 @@ TELLING = {
     "USER": "bartholomew",
     "LOGNAME": "bartholomew",
 }
+
+
+def test_weights_that_are_not_what_was_tested_are_not_exported(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    stored = json.loads((run.path / "results.json").read_text())
+    kept = run.path / "model.safetensors"
+    (run.path / "results.json").write_text(json.dumps(stored | {"weights_sha256": checksum(kept)}))
+    export(run.path, tmp_path / "out")
+    content = bytearray(kept.read_bytes())
+    content[-1] ^= 1
+    kept.write_bytes(content)
+    with pytest.raises(HubError, match="is damaged, or is not what was tested"):
+        export(run.path, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"test": 3}', '{"test": {"error": NaN}}', "[" * 100_000])
+@pytest.mark.parametrize("name", ["results.json", "summary.csv", "recipe.yaml"])
+def test_a_damaged_file_of_a_run_is_one_line(tmp_path: Path, name: str, content: str) -> None:
+    run = make_run(tmp_path / "run")
+    (run.path / name).write_text(content)
+    with pytest.raises(HubError) as caught:
+        export(run.path, tmp_path / "out")
+    assert len(str(caught.value).splitlines()) == 1
+    assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("stated", [7, 0, 11])
+def test_classes_that_do_not_fit_the_weights_are_refused(tmp_path: Path, stated: int) -> None:
+    """Timm drops the classifier in silence."""
+    out = export(make_run(tmp_path / "run").path, tmp_path / "out")
+    config = json.loads((out / "config.json").read_text())
+    config["num_classes"] = stated
+    (out / "config.json").write_text(json.dumps(config))
+    for call in (lambda: load(out), lambda: push(out, "me/x")):
+        with pytest.raises(HubError):
+            call()
 
 
 def test_nothing_private_is_in_any_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

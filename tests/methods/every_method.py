@@ -19,14 +19,23 @@ from timm_patchup.core.draw import Change, Erase
 from timm_patchup.core.method import method_settings, method_type
 
 HIDDEN = ["first", "second"]
-MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed", "weights")
+MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed", "num_splits", "weights", "schedule")
 METHODS = list_methods()
 # By name: the methods, one of which acts per batch, and their settings.
 OPTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "one_of_inside": (["hard_patchup", "feature_cutmix", "manifold_mixup"], {"weights": [2, 1, 1]}),
     "one_of_at_the_input": (["cutmix", "mixup"], {}),
-    "one_of_all_kinds": (["soft_patchup", "cutmix", "dropblock", "puzzle_mix"], {"soft_patchup": {"objective": "l1"}}),
+    "one_of_all_kinds": (
+        ["soft_patchup", "cutmix", "dropblock", "puzzle_mix"],
+        {"soft_patchup": {"objective": "l1"}, "dropblock": {"at": "random", "mask": "sample"}},
+    ),
+    "mixup_per_sample": (["mixup"], {"lam": "sample"}),
+    "manifold_mixup_per_sample": (["manifold_mixup"], {"lam": "sample"}),
+    "soft_patchup_per_sample": (["soft_patchup"], {"lam": "sample", "mask": "sample"}),
+    "one_of_per_sample": (["manifold_mixup", "hard_patchup"], {"lam": "sample"}),
 }
+# One site per batch, as all others; test_dropblock.py has its own tests of several.
+SINGLE: dict[str, dict[str, Any]] = {"dropblock": {"at": "random", "mask": "sample"}}
 CASES = [*METHODS, *OPTIONS]
 
 
@@ -57,7 +66,7 @@ def tiny_net() -> TinyNet:
 def mixer_of(name: str, model: nn.Module, **settings: Any) -> Mixer:
     """Make a mixer that alters every batch at the sites of a TinyNet, as far as the method has such settings."""
     usual: dict[str, Any] = {"prob": 1.0, "sites": ["input", *HIDDEN], "num_classes": NUM_CLASSES, "length": 5}
-    names, own = OPTIONS.get(name, ([name], {}))
+    names, own = OPTIONS.get(name, ([name], SINGLE.get(name, {})))
     usual |= {"block_size": 3} | own | settings
     known = {*names, *MIXER_ARGUMENTS, *(key for one in names for key in method_settings(one))}
     mix = names if len(names) > 1 else names[0]

@@ -150,7 +150,8 @@ def test_maps_with_channels_last_in_their_shape_are_altered_too(name: str, make_
     assert changed.any()
     scale = scale_of(last(mix))
     if scale is None:
-        other = (1 - last(mix).lam) * clean.flip(0) + last(mix).lam * clean
+        lam = torch.as_tensor(last(mix).lam).reshape(-1, 1, 1, 1)
+        other = (1 - lam) * clean.flip(0) + lam * clean
         expected = torch.where(changed, other, clean)
     else:
         expected = torch.where(changed, 0.0, clean * scale)

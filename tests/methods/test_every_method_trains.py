@@ -50,7 +50,8 @@ def test_compiled_step_has_one_graph_per_site_and_eager_gradients(name: str, che
             mixed, target = mixer(x, y)
             mixer.loss(run(mixed), target).backward()
         seen.add(last(mix).site if last(mix).site in HIDDEN else None)
-        graphs.add((last(mix).site, type(last(mix).change)) if last(mix).site in HIDDEN else None)
+        kind = type(last(mix).change), isinstance(last(mix).lam, Tensor)
+        graphs.add((last(mix).site, kind) if last(mix).site in HIDDEN else None)
         assert counter.frame_count == len(graphs), "one per site; several methods may mix and erase there"
         for (at, p), q in zip(model.named_parameters(), twin.parameters()):
             torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-5, msg=lambda text, at=at: f"{at}: {text}")
@@ -155,4 +156,6 @@ def test_backward_keeps_a_mask_and_no_activation(name: str) -> None:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         model(mixed)
-    assert 0 < sum(kept.values()) < 0.08 * x.untyped_storage().nbytes()
+    # A mask per sample has a byte per feature of four bytes.
+    most = 0.26 if name.startswith("soft_patchup_per_sample") else 0.08
+    assert 0 < sum(kept.values()) < most * x.untyped_storage().nbytes()

@@ -190,7 +190,7 @@ def test_dropblock_is_timms(
 ) -> None:
     spy = Spy(sampling.bernoulli)
     monkeypatch.setattr(sampling, "bernoulli", spy)
-    mix = create_mixer("dropblock", model, drop_prob=0.3, block_size=block_size, sites=[site])
+    mix = create_mixer("dropblock", model, drop_prob=0.3, block_size=block_size, sites=[site], mask="sample")
     before = images if site == "input" else features_at(model, site, images)
     seen: list[Tensor] = [] if site == "input" else _after(model, site)
     altered, _ = mix(images, labels)

@@ -24,11 +24,18 @@ AS_RECIPES_ONLY = sorted(set(list_recipe_methods()) - set(METHODS))
 
 def test_defaults_are_those_of_the_papers() -> None:
     expected: dict[str, dict[str, Any]] = {
-        "mixup": {"alpha": 1.0, "prob": 1.0},
+        "mixup": {"alpha": 1.0, "lam": "batch", "prob": 1.0},
         "cutmix": {"alpha": 1.0, "prob": 1.0},
-        "cutout": {"length": 16, "prob": 1.0},
-        "dropblock": {"drop_prob": 0.1, "block_size": 7, "prob": 1.0, "sites": None},
-        "manifold_mixup": {"alpha": 2.0, "prob": 1.0, "sites": None},
+        "cutout": {"length": 16, "mask": "sample", "prob": 1.0},
+        "dropblock": {
+            "at": "all",
+            "block_size": 7,
+            "drop_prob": 0.1,
+            "mask": "channel",
+            "prob": 1.0,
+            "sites": None,
+        },
+        "manifold_mixup": {"alpha": 2.0, "lam": "batch", "prob": 1.0, "sites": None},
         "feature_cutmix": {"alpha": 1.0, "prob": 1.0, "sites": None},
     }
     for name, settings in expected.items():
@@ -40,7 +47,7 @@ def test_defaults_are_those_of_the_papers() -> None:
 @pytest.mark.parametrize("name", [name for name in METHODS if name in WITH_SITES])
 def test_default_sites_are_those_of_patchup_without_the_input_for_feature_cutmix(name: str, model: nn.Module) -> None:
     at = [site.name for site in create_mixer(name, model).sites]
-    assert at == ["input", "stem", "stage1", "stage2"][name == "feature_cutmix" :]
+    assert at == ["input", "stem", "stage1", "stage2"][name in ("dropblock", "feature_cutmix") :]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -84,7 +91,7 @@ def test_every_method_has_a_recipe_for_every_benchmark() -> None:
         for name in METHODS:
             recipe = load_recipe(f"{benchmark}_{name}")
             assert recipe.mix == name
-            assert recipe.aa is None
+            assert (recipe.aa is not None) == (recipe.loss == "jsd"), "only what compares splits augments them"
             if name in WITH_SITES:
                 recipe = load_recipe(f"{benchmark}_{name}", {"mix_sites": ["input"]})
             create_mixer(name, nn.Identity(), **recipe.mix_settings)  # every value is a legal one
@@ -109,7 +116,8 @@ def test_every_method_has_a_recipe_for_every_benchmark() -> None:
         ("tiny_imagenet_wrn28_10_cutmix", {"prob": 1.0}),
         ("tiny_imagenet_wrn28_10_manifold_mixup", {"alpha": 0.2}),
         ("tiny_imagenet_resnet101_manifold_mixup", {"alpha": 0.2}),
-        ("tiny_imagenet_resnet152_puzzle_mix", {"alpha": 0.2}),
+        ("tiny_imagenet_resnet152_puzzle_mix", {"alpha": 0.2, "transport_size": "block"}),
+        ("cifar10_wrn28_10_puzzle_mix", {"alpha": 1.0, "transport_size": "piece"}),
         ("cifar10_wrn28_10_manifold_mixup", {"alpha": 1.5}),
         ("cifar100_wrn28_10_manifold_mixup", {"alpha": 1.5}),
         ("svhn_wrn28_10_manifold_mixup", {"alpha": 1.5}),

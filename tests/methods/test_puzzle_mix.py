@@ -275,3 +275,16 @@ def test_recipe_has_the_papers_alpha(benchmark: str, alpha: float, net: nn.Modul
 def test_bad_settings_state_what_is_allowed(setting: dict[str, object], message: str, net: nn.Module) -> None:
     with pytest.raises((ValueError, TypeError), match=f"^{message}$"):
         puzzle_mix(net, **setting)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("size", "side"), [("piece", 16), ("block", 4)])
+def test_blocks_move_whole_or_in_pieces(size: str, side: int) -> None:
+    """Puzzle Mix's Tiny-ImageNet command moves blocks of the size of the mask's."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 5))
+    mix = create_mixer("puzzle_mix", model, num_classes=5, block_num=[4], transport_size=size)
+    mix(torch.randn(4, 3, 64, 64), torch.arange(4))
+    assert mix.draw is not None
+    change = mix.draw.change
+    assert change.mask.shape == (4, 4, 4)  # type: ignore[union-attr]
+    assert change.own_source.shape == (4, side, side)  # type: ignore[union-attr]

@@ -52,7 +52,7 @@ COMMON = {
 }
 DEFAULTS: dict[str, dict[str, Any]] = {
     "hard_patchup": {"prob": 0.7, "gamma": 0.5} | COMMON,
-    "soft_patchup": {"prob": 1.0, "gamma": 0.75, "alpha": 2.0} | COMMON,
+    "soft_patchup": {"prob": 1.0, "gamma": 0.75, "alpha": 2.0, "lam": "batch"} | COMMON,
     "none": {},
 }
 

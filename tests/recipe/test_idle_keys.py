@@ -13,20 +13,31 @@ from timm_patchup.recipe import Recipe, list_recipes, load_recipe
 from timm_patchup.recipe.compose import read_resolved
 
 IN_MEMORY = "on small images cropped from padding: crop_padding none takes timm's random crop"
+DRAWN = "without val_fraction, val_per_class, test_fraction, train_per_class, train_at_most and limit"
+HELD_OUT = "without val_fraction, val_per_class or select_split"
 # What disables the key, a value other than its default, the reason, and what makes the key effective.
 CASES: dict[str, tuple[dict[str, Any], Any, str, dict[str, Any]]] = {
-    "split_seed": ({"val_fraction": 0}, 3, "without val_fraction, test_fraction, train_per_class", {"limit": 99}),
+    "val_fraction": ({"val_per_class": 3}, 0.2, "next to val_per_class", {"val_per_class": None}),
+    "val_per_class": ({"select_split": "val", "val_fraction": 0}, 3, "next to select_split", {"select_split": None}),
+    "val_augment": ({"val_fraction": 0}, True, HELD_OUT, {"val_per_class": 3}),
+    "split_seed": ({"val_fraction": 0}, 3, DRAWN, {"limit": 99}),
+    "split_by_seed": ({"val_fraction": 0}, True, DRAWN, {"train_at_most": 99}),
+    "train_at_most": ({"train_per_class": 3}, 5, "next to train_per_class", {"train_per_class": None}),
     "crop_pct": ({"crop_padding": 4}, 0.9, IN_MEMORY, {"crop_padding": None}),
     "crop_mode": ({"crop_padding": 4}, "squash", IN_MEMORY, {"crop_padding": None}),
     "train_interpolation": ({"crop_padding": 4}, "random", IN_MEMORY, {"crop_padding": None}),
     "scale": ({"crop_padding": 4}, [0.5, 1.0], IN_MEMORY, {"crop_padding": None}),
     "ratio": ({"crop_padding": 0}, [1.0, 1.0], IN_MEMORY, {"crop_padding": None}),
     "color_jitter": ({"aa": "original"}, 0.4, "next to aa, as in timm: set color_jitter to 0", {"aa": "3a"}),
+    "aug_splits": ({}, 3, "without aa or color_jitter: all splits would be the same", {"aa": "augmix-m3-w3"}),
     "aug_repeats": ({"crop_padding": 4}, 3, IN_MEMORY, {"crop_padding": None}),
     "bce_sum": ({}, True, "with the loss cross_entropy: it needs bce", {"loss": "bce"}),
     "bce_target_thresh": ({}, 0.2, "with the loss cross_entropy: it needs bce", {"loss": "bce"}),
     "remode": ({}, "const", "without reprob", {"reprob": 0.1}),
     "recount": ({}, 2, "without reprob", {"reprob": 0.1}),
+    "mixup_off_epoch": ({"mix": "none"}, 3, "with the mix none", {"mix": "cutmix"}),
+    "mixup_warmup_epochs": ({"mix": "none"}, 3, "with the mix none", {"mix": "cutmix"}),
+    "mixup_warmup": ({"mix": "dropblock"}, ["drop_prob"], "without mixup_warmup_epochs", {"mixup_warmup_epochs": 2}),
     "momentum": ({"opt": "adamw"}, 0.8, "with the optimizer adamw, which has no momentum", {"opt": "sgd"}),
     "pretrained_path": ({}, "weights.safetensors", "without pretrained", {"pretrained": True}),
     "layer_decay": ({"sched": "none"}, 0.7, "with the schedule none", {"sched": "cosine"}),
@@ -47,6 +58,8 @@ CASES: dict[str, tuple[dict[str, Any], Any, str, dict[str, Any]]] = {
     "model_ema_warmup": ({}, True, "without model_ema", {"model_ema": True}),
     "amp_dtype": ({}, "float16", "without amp", {"amp": True}),
     "eval_metric": ({"val_fraction": 0}, "loss", "without val_fraction", {"select_split": "val"}),
+    "best_tie": ({"val_fraction": 0}, "first", HELD_OUT, {"best_on_test": True}),
+    "best_on_test": ({}, True, "next to held-out images: set val_fraction to 0", {"val_fraction": 0}),
 }
 
 

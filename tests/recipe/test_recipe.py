@@ -191,6 +191,8 @@ def test_a_users_file_builds_on_recipes_and_files(tmp_path: Path) -> None:
         ({"sched": "multistep", "decay_milestones": [5, 3]}, "decay_milestones must increase, got [5, 3]"),
         ({"epochs": 5, "warmup_epochs": 5}, "warmup_epochs 5 must be fewer than epochs 5"),
         ({"model_kwargs": 3}, "model_kwargs must be a mapping of names to values, got 3"),
+        ({"aa": "augmix-m3-w3", "aug_splits": 1}, "aug_splits must be 0, or at least 2: one clean split and others"),
+        ({"loss": "jsd"}, "loss jsd compares the splits of a batch: set aug_splits, to 3 as AugMix does"),
     ],
 )
 def test_a_wrong_value_gets_one_line(overrides: dict[str, object], expected: str) -> None:
@@ -356,6 +358,9 @@ def test_handing_a_recipe_to_timm() -> None:
     values, _ = for_timm(load_recipe("cifar10_wrn28_10_none"), known=known, num_processes=1)
     assert values["decay_milestones"] == [201, 301], "timm drops the rate one epoch before"
     assert values["scale"] == [1.0, 1.0]
+    known |= {"jsd_loss"}
+    values, _ = for_timm(load_recipe("cifar100_wrn28_10_jsd_soft_patchup"), known=known, num_processes=1)
+    assert (values["aug_splits"], values["jsd_loss"], values["bce_loss"]) == (3, True, False)
     with pytest.raises(UserError, match="100 is not divisible by 3 processes"):
         for_timm(load_recipe("cifar10_wrn28_10_none"), known=known, num_processes=3)
     with pytest.raises(UserError, match="bce_softmax"):

@@ -31,8 +31,8 @@ def run(monkeypatch: pytest.MonkeyPatch, *flags: str) -> None:
 
 def test_every_file_of_a_part_is_a_choice(benchmarks: ModuleType) -> None:
     files = [path for path in (SCRIPTS / "benchmarks" / "parts").glob("*.py") if path.stem != "__init__"]
-    assert len(benchmarks.PARTS) == len(files) >= 6
-    assert {"op", "step", "methods", "loop", "memory", "import"} <= benchmarks.PARTS.keys()
+    assert len(benchmarks.PARTS) == len(files) >= 7
+    assert {"op", "step", "compiled", "methods", "loop", "memory", "import"} <= benchmarks.PARTS.keys()
     for name, part in benchmarks.PARTS.items():
         assert part.name == name
         assert part.title

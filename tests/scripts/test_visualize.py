@@ -117,7 +117,15 @@ def test_takes_image_files(script: ModuleType, tmp_path: Path) -> None:
     assert (tmp_path / "out.png").stat().st_size > 20_000
 
 
+def test_picture_of_a_token_model(script: ModuleType, tmp_path: Path) -> None:
+    output = tmp_path / "vit.png"
+    model = ["--model", "vit_tiny_patch16_224", "--model-kwargs", "img_size=64", "patch_size=8", "depth=4"]
+    script.main([*model, "--sites", "stem", "stage2", "--block-size", "3", "--output", str(output)])
+    assert output.stat().st_size > 20_000
+
+
 BAD = {
+    "sites": (["--sites", "stem", "fc"], "Give --sites input, which can be mixed, or name other modules"),
     "missing image": (["--images", "nowhere.png", "nowhere.png"], "nowhere.png"),
     "not an image": (["--images", str(SCRIPT), str(SCRIPT)], "cannot read image"),
     "unknown site": (["--sites", "stagee"], "unknown site 'stagee'"),

@@ -12,6 +12,7 @@ from timm_patchup.study.options import StudyOptions, run_recipe
 
 # benchmarks x methods x settings x seeds
 COUNTS = {
+    "activations": 5,
     "affine": 2 * 6 * 5,
     "alpha": (5 + 4 + 3 * 3) * 3,
     "attacks": 9 * 5,
@@ -19,7 +20,10 @@ COUNTS = {
     "cifar10_scarce": 10 * 3,
     "corruptions": 3 * 7 * 5,
     "fashion_mini": 10 * 3,
+    "fgsm": 9 * 6 * 5,
+    "finetune": 15,
     "gamma_block": (4 * 4 + 5 * 4 + 5) * 3,
+    "geometry": 3,
     "imagenet": 9,
     "loss_terms": (1 + 2 * 3) * 5,
     "sites": 5 * 5,

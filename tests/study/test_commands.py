@@ -1,7 +1,9 @@
 """The commands of the runs of a study, and the flags of study.py."""
 
+import re
 import runpy
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from timm_patchup.cli.study_commands import commands, data_flags, flags
 from timm_patchup.cli.train import make_parser
 from timm_patchup.errors import UserError
 from timm_patchup.study import load_study
+from timm_patchup.study.collect import collect
+from timm_patchup.study.curves import is_grid, plot_curves
 from timm_patchup.study.options import StudyOptions
 
 
@@ -28,7 +32,8 @@ def test_evaluation_follows_the_training() -> None:
     _, evaluation = commands(study, run, StudyOptions(Path("studies/attacks"), limit=50, threads=2))
     assert shlex.join(evaluation) == (
         "python -m timm_patchup.evaluation --model studies/attacks/runs/tiny_imagenet_wrn28_10_none-seed0 "
-        "--suite attacks,fgsm --output studies/attacks/reports/tiny_imagenet_wrn28_10_none-seed0 --limit 50 --threads 2"
+        "--suite attacks,fgsm --output studies/attacks/reports/tiny_imagenet_wrn28_10_none-seed0 "
+        "--limit 50 --threads 2 --eps-space normalised"
     )
 
 
@@ -99,7 +104,43 @@ def test_calls_that_are_wrong(capsys: pytest.CaptureFixture[str], tmp_path: Path
 
 def test_list_of_studies(capsys: pytest.CaptureFixture[str]) -> None:
     assert study_here("--list-studies") == 0
-    assert len(capsys.readouterr().out.splitlines()) == len(COUNTS)
+    *listed, others = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed] == list(COUNTS)
+    assert "figure 1" in others
+
+
+def test_every_table_and_figure_of_the_paper_has_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """All tables but 9, the schedules of the recipes, and all figures but 2, 3 and 11, which are drawings."""
+    assert study_here("--list-studies") == 0
+    text = capsys.readouterr().out
+    numbered: dict[str, set[int]] = {"table": set(), "figure": set()}
+    for kind, numbers in re.findall(r"(table|figure)s? ([\da-h, and to]+)", text):
+        numbered[kind] |= {int(number) for number in re.findall(r"\d+", numbers)}
+    assert numbered["table"] == set(range(1, 13)) - {9}
+    assert numbered["figure"] == set(range(1, 16)) - {2, 3, 11}
+
+
+def test_space_of_eps_is_normalised_in_studies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--study", "fgsm", "--seeds", 1, "--output", tmp_path, "--dry-run"]
+    assert study_here(*words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 54
+    assert all(line.endswith("--eps-space normalised") for line in lines)
+    assert study_here(*words, "--eps-space", "pixels") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.endswith("--eps-space pixels") and "/reports_pixels/" in line for line in lines)
+    assert study_here("--study", "affine", "--eps-space", "pixels", "--output", tmp_path, "--dry-run") == 2
+    assert "--eps-space is for suite fgsm, which affine does not have" in capsys.readouterr().err
+
+
+def test_grids_are_plotted_as_curves(tmp_path: Path) -> None:
+    grids = {name for name in COUNTS if is_grid(load_study(name))}
+    assert grids == {"alpha", "gamma_block"}
+    study, options = load_study("gamma_block"), StudyOptions(tmp_path)
+    rows = [replace(row, values=(5.0, 6.0)) for row in collect(study, 3, options)]
+    plot_curves(study, rows[:-1], tmp_path / "a.png")
+    plot_curves(study, collect(study, 3, options), tmp_path / "empty.png")
+    assert (tmp_path / "a.png").stat().st_size > (tmp_path / "empty.png").stat().st_size > 1000
 
 
 def test_the_script_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,8 +37,10 @@ def expected_features(x: Tensor, changed: Tensor, partner: Tensor, lam: float | 
     return torch.tensor(rows, dtype=torch.float64).reshape(x.shape)
 
 
-def expected_mix(x: Tensor, draw: Draw, lam: float | None) -> Tensor:
+def expected_mix(x: Tensor, draw: Draw, lam: float | Tensor | None) -> Tensor:
     assert draw.changed is not None
+    if isinstance(lam, Tensor):  # one per sample
+        return torch.stack([expected_mix(x, draw, one)[i] for i, one in enumerate(lam.tolist())])
     return expected_features(x, draw.changed, draw.partner, lam)
 
 

@@ -105,6 +105,8 @@ def test_batches_are_described() -> None:
     recipe = load_recipe("imagenet_none", {"grad_accum_steps": 2})
     assert describe_batch(recipe, 8) == "batch 256 = 8 processes x 2 accumulation steps x 16 images"
     assert describe_batch(load_recipe("imagenet_none"), 1) == "batch 256 = 1 process x 256 images"
+    splits = load_recipe("cifar10_wrn28_10_jsd_none")
+    assert describe_batch(splits, 2) == "batch 100 = 2 processes x 50 images, each in 3 splits"
 
 
 def test_all_benchmarks_are_found() -> None:
@@ -123,10 +125,9 @@ def test_every_benchmark_steps_once_with_every_method(benchmark: str) -> None:
         mix = build_mixer(recipe, model)
         optimizer = build_optimizer(recipe, model)
         before = next(model.parameters()).detach().clone()
-        images, labels = (
-            torch.randn(2, channels, height // 4, width // 4),
-            torch.tensor([0, recipe.num_classes - 1]),
-        )
+        splits = recipe.aug_splits or 1
+        images = torch.randn(2 * splits, channels, height // 4, width // 4)
+        labels = torch.tensor([0, recipe.num_classes - 1]).repeat(splits)
         mixed, target = mix(images, labels)
         loss = mix.loss(model(mixed), target, build_criterion(recipe))
         loss.backward()
@@ -134,7 +135,7 @@ def test_every_benchmark_steps_once_with_every_method(benchmark: str) -> None:
         model.zero_grad()
         mix.detach()
         assert loss.isfinite(), method
-        assert target.shape == (2, recipe.num_classes)
+        assert target.shape == (2 * splits, recipe.num_classes)
         assert not torch.equal(next(model.parameters()), before), method
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.methods.every_method import CASES, OPTIONS
-from tests.support.training import digests, launch, train_here
+from tests.support.training import digests, launch, rows, train_here
 from timm_patchup.cli.study_commands import flags
 from timm_patchup.recipe import load_recipe
 
@@ -16,15 +16,24 @@ SHORT = ["--limit", 40, "--batch-size", 16, "--epochs", 2, "--threads", 1, "--gr
 SHORT += ["--checkpoint-steps", 1, "--checkpoint-hist", 9]
 
 
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "off": {"mix": "cutmix", "mixup_off_epoch": 1},
+    "rising": {"mix": "hard_patchup", "mixup_warmup_epochs": 2, "mixup_warmup": ["prob", "gamma"]},
+    "several": {"mix": ["dropblock", "cutmix"], "mixup_warmup_epochs": 1, "mixup_warmup": ["drop_prob"]},
+}
+
+
 def keys_of(case: str) -> dict[str, Any]:
     """Return the keys of a recipe for a case, small enough for small images."""
+    if case in SCHEDULES:
+        return SCHEDULES[case]
     names, settings = OPTIONS.get(case, ([case], {}))
     plain = {f"mix_{key}": value for key, value in settings.items() if key not in names}
     own = {key: value for key, value in settings.items() if key in names}
     return {"mix": names, **plain, **({"mix_settings": own} if own else {})}
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *SCHEDULES])
 def test_a_run_with_accumulation_resumes_exactly(case: str, tmp_path: Path) -> None:
     keys = keys_of(case)
     words = [*SHORT, "--output", tmp_path, *flags(keys)]
@@ -38,6 +47,17 @@ def test_a_run_with_accumulation_resumes_exactly(case: str, tmp_path: Path) -> N
     assert ended.code == 0, ended.err
     assert "resumed from step-00000003: epoch 2, update 1" in ended.out
     assert digests(tmp_path / "again") == digests(tmp_path / "whole")
+
+
+def test_a_schedule_changes_a_run_from_its_epoch_on(tmp_path: Path) -> None:
+    for name, more in (("plain", []), ("off", ["--mixup-off-epoch", 1]), ("never", ["--mixup-off-epoch", 2])):
+        ended = train_here(*SHORT, "--output", tmp_path, "--experiment", name, "--mix", "cutmix", *more)
+        assert ended.code == 0, ended.err
+    plain, off, never = (rows(tmp_path / name) for name in ("plain", "off", "never"))
+    assert off[0] == plain[0]
+    assert off[1] != plain[1]
+    assert off[1]["train_loss"] == off[1]["train_nll"], "not mixed"
+    assert never == plain
 
 
 def test_two_processes_resume_several_methods_exactly(tmp_path: Path) -> None:

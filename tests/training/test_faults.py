@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +92,9 @@ def test_a_test_loss_that_is_not_finite_is_no_result(
 ) -> None:
     original = Trainer._evaluate
 
-    def evaluate(self: Trainer, loader: Any) -> Metrics:
-        metrics = original(self, loader)
-        return metrics if loader is self.val_loader else Metrics(metrics.top1, metrics.top5, loss, metrics.count)
+    def evaluate(self: Trainer, loader: Any, *args: Any) -> Metrics:
+        metrics = original(self, loader, *args)
+        return metrics if loader is self.val_loader else replace(metrics, loss=loss)
 
     monkeypatch.setattr(Trainer, "_evaluate", evaluate)
     ended = train("--experiment", "a")

@@ -27,6 +27,8 @@ OPTIONS = {
     "smoothed bce": ["--smoothing", "0.1", "--loss", "bce"],
     "authors' loss": ["--loss", "bce_softmax"],
     "augmented": ["--aa", "rand-m5", "--workers", "1"],
+    "splits": ["--aa", "augmix-m3-w3", "--aug-splits", "3", "--loss", "jsd", "--smoothing", "0.1"],
+    "splits of timm's crops": ["--color-jitter", "0.4", "--aug-splits", "2", "--crop-padding", "none"],
     "erased": ["--reprob", "0.5", "--recount", "2"],
     "jittered": ["--color-jitter", "0.4"],
     "lit": ["--lighting", "0.1"],

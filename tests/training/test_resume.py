@@ -1,5 +1,6 @@
 """Exact resume: a run that is killed at random times ends bit for bit like one that was not."""
 
+import json
 import random
 import shutil
 import subprocess
@@ -7,9 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from tests.support.training import TINY, command, digests, environment, kill_tree, launch, train_here
+from tests.support.training import TINY, command, digests, environment, kill_tree, launch, rows, train_here
 from timm_patchup.runs.checkpoint import Checkpoints
+from timm_patchup.system.files import checksum
 
 KILLS = 10
 # 150 updates, a checkpoint every second one; dropout, EMA and per-image augmentation: everything random.
@@ -86,6 +89,29 @@ def test_from_every_single_checkpoint(tmp_path: Path, stopped: list[object]) -> 
         assert ended.code == 0, ended.err
         assert f"resumed from {path.name}" in ended.out
         assert same_end(tmp_path), path.name
+
+
+@pytest.mark.parametrize("step", [5, 8])
+def test_a_checkpoint_of_an_earlier_edition(tmp_path: Path, stopped: list[object], step: int) -> None:
+    """It summed the loss alone: the weights go on exactly, and what is not known of an epoch stays empty."""
+    path = tmp_path / "a" / "checkpoints" / f"step-{step:08d}"
+    state = torch.load(path / "state.pt", weights_only=True)
+    state["sums"] = state["sums"][:, :2]
+    for row in state["position"]["rows"]:
+        row.pop("train_nll"), row.pop("train_top1")
+    torch.save(state, path / "state.pt")
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["sha256"]["state.pt"] = checksum(path / "state.pt")
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    ended = train_here("--resume", path, "--threads", 1)
+    assert ended.code == 0, ended.err
+    first, second = digests(tmp_path / "whole"), digests(tmp_path / "a")
+    assert first["model.safetensors"] == second["model.safetensors"]
+    old, new = rows(tmp_path / "whole"), rows(tmp_path / "a")
+    assert [row["train_loss"] for row in new] == [row["train_loss"] for row in old]
+    known = [row["train_nll"] for row in old]
+    assert all(known)
+    assert [row["train_nll"] for row in new] == (["", known[1]] if step == 5 else ["", ""])
 
 
 def test_damaged_checkpoints_are_named_and_skipped(tmp_path: Path, stopped: list[object]) -> None:

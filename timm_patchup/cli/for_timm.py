@@ -16,12 +16,19 @@ from ..training.build import batch_problems
 _OURS = (
     "dataset_config",
     "val_fraction",
+    "val_per_class",
+    "val_augment",
+    "split_by_seed",
     "train_per_class",
+    "train_at_most",
     "limit",
     "crop_padding",
     "crop_mode",
     "lighting",
     "filter_bias_and_bn",
+    "mixup_warmup_epochs",
+    "best_tie",
+    "best_on_test",
     "select_split",
     "test_fraction",
     "pretrained_path",
@@ -53,7 +60,7 @@ def for_timm(recipe: Recipe, *, known: Collection[str], num_processes: int) -> t
         raise UserError(problems)
     values = recipe.to_dict()
     values["batch_size"] = recipe.batch_size // (num_processes * recipe.grad_accum_steps)
-    values["bce_loss"] = recipe.loss == "bce"
+    values["bce_loss"], values["jsd_loss"] = recipe.loss == "bce", recipe.loss == "jsd"
     if not recipe.sched_on_updates:
         values["decay_milestones"] = [milestone + 1 for milestone in recipe.decay_milestones]  # timm drops one early
     if recipe.dataset == "fashion_mini":

@@ -16,7 +16,7 @@ from ..core.method import list_methods, method_settings
 from ..core.settings import AUTO, Setting, plain, settings_of
 from ..errors import UserError
 from ..recipe import Recipe, load_recipe
-from ..recipe.compose import DEFAULT
+from ..recipe.compose import DEFAULT, PROTOCOL
 from ..recipe.schema import MIX_PREFIX, list_keys, list_mix_settings
 
 # The first key of each group of flags, and its title.
@@ -149,10 +149,10 @@ def named_recipe(words: Sequence[str]) -> Recipe:
 
 
 def given_keys(namespace: argparse.Namespace) -> dict[str, Any]:
-    """Return the keys of a recipe that were given as flags."""
+    """Return the keys of a recipe that were given as flags, and the protocol."""
     given = vars(namespace)
     keys = settings_of(Recipe)
-    own = {name: given[name] for name in list_keys() if name in given}
+    own = {name: given[name] for name in (*list_keys(), PROTOCOL) if name in given}
     return mix_values({name: _one_or_several(keys[name], own[name]) if name in keys else own[name] for name in own})
 
 

@@ -11,15 +11,16 @@ from ..data.source import HUB_PREFIX
 from ..errors import UserError, nearest
 from ..runs.folder import RunFolder
 from ..study.collect import StudyRow, check_finished, collect, damaged_runs, is_done
+from ..study.curves import is_grid, plot_curves
 from ..study.definition import Run, Study, list_studies, load_study
-from ..study.options import StudyOptions, run_recipe
+from ..study.options import EPS_SPACE, StudyOptions, run_recipe
 from ..study.runner import Job, Runner, last_line
 from ..study.tables import comma_separated, markdown, plot, table
 from ..system.files import make_folder, write_whole
 from ..system.locks import LOCK, locked
 from ..system.threads import share_of_cores
 from .command import Parser, check_minimums, print_errors, run_command
-from .study_commands import commands, parse_training_flags
+from .study_commands import commands, has_suite, parse_training_flags
 
 COMMAND = "study.py"
 
@@ -58,6 +59,12 @@ def make_parser() -> Parser:
         metavar="DIR|hfds/OWNER/NAME",
         help="suite corruptions: dataset of corrupted images (default: generated)",
     )
+    data.add_argument(
+        "--eps-space",
+        choices=("normalised", "pixels"),
+        default=EPS_SPACE,
+        help="suite fgsm: space of eps (default: normalised, as in the authors' code)",
+    )
     running = parser.add_argument_group("run")
     running.add_argument("--output", metavar="DIR", default="studies", help="folder of all studies (default: studies)")
     running.add_argument(
@@ -87,6 +94,7 @@ def _main(words: list[str]) -> int:
         threads=given.threads if given.dry_run or given.jobs < 2 else given.threads or share_of_cores(given.jobs),
         overrides=parse_training_flags(extra),
         corrupted=given.corrupted,
+        eps_space=given.eps_space,
     )
     runs = study.runs(seeds)
     _check_evaluation(study, options, runs_here=bool(given.jobs) and not given.dry_run)
@@ -105,11 +113,13 @@ def _main(words: list[str]) -> int:
 
 
 def print_studies() -> None:
-    """Print name, number of runs and title of every study."""
+    """Print name, number of runs, title and place in the paper of every study, and what makes its other figures."""
     for name in list_studies():
         study = load_study(name)
         seeds = "1 seed " if study.seeds == 1 else f"{study.seeds} seeds"
-        print(f"{name:16} {len(study.conditions):3} rows x {seeds}  {study.title}")
+        shows = f" ({study.shows})" if study.shows else ""
+        print(f"{name:16} {len(study.conditions):3} rows x {seeds}  {study.title}{shows}")
+    print("without training: figure 1, scripts/visualize.py; figures 7, 8 and 9, scripts/mask_figures.py")
 
 
 def _problems(given: argparse.Namespace) -> list[str]:
@@ -126,8 +136,10 @@ def _problems(given: argparse.Namespace) -> list[str]:
 
 def _check_evaluation(study: Study, options: StudyOptions, *, runs_here: bool) -> None:
     """Refuse unknown suites and values, and missing packages, before the first training."""
-    if options.corrupted is not None and not any(part.suite == "corruptions" for part in study.evaluation):
+    if options.corrupted is not None and not has_suite(study, "corruptions"):
         raise UserError(f"--corrupted is for suite corruptions, which {study.name} does not have")
+    if options.eps_space != EPS_SPACE and not has_suite(study, "fgsm"):
+        raise UserError(f"--eps-space is for suite fgsm, which {study.name} does not have")
     if not study.evaluation:
         return
     from ..evaluation.suites import SUITES, suite_problems  # slow to import, so only if needed
@@ -200,7 +212,7 @@ def _run_locked(
     if given.jobs and jobs:
         stopped = Runner(given.jobs, devices(given.jobs), ended).run(jobs).signal
     rows = _write(study, seeds, options, command, failed)
-    plot(study, rows, options.folder / "results.png")
+    (plot_curves if is_grid(study) else plot)(study, rows, options.folder / "results.png")
     damaged = damaged_runs(runs, options)
     print_errors(COMMAND, damaged, 1)
     print("\n" + "\n".join(table(rows)))
@@ -231,6 +243,7 @@ def _shown_command(given: argparse.Namespace, options: StudyOptions, extra: Sequ
     if options.corrupted is not None:
         on_hub = options.corrupted.startswith(HUB_PREFIX)
         words += ["--corrupted", options.corrupted if on_hub else Path(options.corrupted).resolve().name]
+    words += [] if options.eps_space == EPS_SPACE else ["--eps-space", options.eps_space]
     return shlex.join(words + (["--", *extra] if extra else []))
 
 

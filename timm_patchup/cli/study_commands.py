@@ -73,7 +73,12 @@ def commands(study: Study, run: Run, options: StudyOptions, extra: Sequence[str]
     suites = ["--suite", ",".join(dict.fromkeys(part.suite for part in study.evaluation))]
     evaluation = ["python", "-m", "timm_patchup.evaluation", "--model", model, *suites, *report, *shared]
     evaluation += [] if options.corrupted is None else ["--corrupted", options.corrupted]
+    evaluation += ["--eps-space", options.eps_space] if has_suite(study, "fgsm") else []
     return [training, evaluation]
+
+
+def has_suite(study: Study, suite: str) -> bool:
+    return any(part.suite == suite for part in study.evaluation)
 
 
 def flags(keys: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import HubError, RunError, UserError, one_line
 from ..recipe import list_recipes, load_recipe
-from ..recipe.compose import DEFAULT, list_benchmarks, list_recipe_methods
+from ..recipe.compose import DEFAULT, PROTOCOL, list_benchmarks, list_protocols, list_recipe_methods
 from ..system.network import is_repo_name
 from .command import Parser, check_minimums, run_command
 from .recipe_flags import add_recipe_flags, given_keys
@@ -47,12 +47,18 @@ def make_parser(words: Sequence[str] = ()) -> Parser:
             "python scripts/train.py                                    # the default, two minutes on a CPU",
             "python scripts/train.py --recipe fashion_mini_cutmix --epochs 5 --experiment short",
             "python scripts/train.py --resume output/short",
-            "accelerate launch --multi_gpu --num_processes 8 scripts/train.py --recipe imagenet_hard_patchup",
+            "accelerate launch scripts/train.py --recipe imagenet_hard_patchup    # several GPUs, as configured",
         ],
     )
     recipe = parser.add_argument_group("recipe selection")
     recipe.add_argument(
         "--recipe", metavar="NAME|FILE", help=f"a name from --list-recipes or a YAML file (default: {DEFAULT})"
+    )
+    recipe.add_argument(
+        "--protocol",
+        metavar="NAME",
+        default=argparse.SUPPRESS,
+        help=f"replace keys of the recipe by those of a protocol: {', '.join(list_protocols())}",
     )
     recipe.add_argument("--list-recipes", action="store_true", help="list all recipes and exit")
     recipe.add_argument("--show-recipe", action="store_true", help="print the resolved recipe as YAML and exit")
@@ -125,6 +131,8 @@ def _problems(given: argparse.Namespace) -> list[str]:
             problems.append(f"--track {name} needs its package: pip install 'timm-patchup[tracking]'")
     if given.resume and given.overwrite:
         problems.append("--resume and --overwrite exclude each other: give one of them")
+    if given.resume and given.recipe is None and hasattr(given, PROTOCOL):
+        problems.append("--protocol with --resume needs the --recipe it changes; without both, the run takes its own")
     if given.push_to_hub is not None and not is_repo_name(given.push_to_hub):
         problems.append(f"--push-to-hub must be USER/NAME, got {given.push_to_hub!r}")
     problems += check_minimums(given, {"threads": 1})
@@ -159,7 +167,7 @@ def _options(given: argparse.Namespace) -> "RunOptions":
         track=tuple(given.track),
         threads=given.threads,
         given=given.recipe is not None,
-        overrides=given_keys(given),
+        overrides={name: value for name, value in given_keys(given).items() if name != PROTOCOL},
     )
 
 

@@ -1,11 +1,34 @@
-"""What a mixer asks of a batch: images (B, C, H, W) and targets, and the targets as distributions."""
+"""What a mixer asks of a batch, images (B, C, H, W) and targets, and what it keeps of it: the draw and the targets."""
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..errors import UserError
 from .draw import Draw
-from .functional import soft_target
+from .functional import Objective, soft_target
+
+
+@dataclass(frozen=True)
+class MixedBatch:
+    """What a call of a mixer decided.
+
+    Attributes:
+        draw: what was drawn.
+        given: the targets as they came.
+        own: the targets as distributions, (B, K): y.
+        changed: Y, the targets of the altered features; None if samples are not mixed.
+        target: what the call returned: W, or y if samples are not mixed.
+        objective: that of the method which acted; None if samples are not mixed.
+    """
+
+    draw: Draw
+    given: Tensor
+    own: Tensor
+    changed: Tensor | None
+    target: Tensor
+    objective: Objective | None
 
 
 def check_batch(x: Tensor, target: Tensor) -> None:
@@ -24,6 +47,24 @@ def check_batch(x: Tensor, target: Tensor) -> None:
         raise TypeError(f"target must be int (B,) class indices or float (B, K) distributions, got {_describe(target)}")
     if len(target) != len(x):
         raise ValueError(f"target has {len(target)} rows, x has {len(x)} samples")
+
+
+def check_splits(target: Tensor, num_splits: int, *, look: bool) -> None:
+    """Raise ValueError if a batch is not made of splits: all samples once, then all of them again.
+
+    Args:
+        target: of the whole batch, (B,) or (B, K).
+        num_splits: number of splits.
+        look: whether to compare the targets, which waits for an accelerator.
+    """
+    if len(target) % num_splits:
+        raise ValueError(f"a batch of {len(target)} cannot be divided into num_splits = {num_splits} splits")
+    first, *others = target.chunk(num_splits)
+    if look and not all(torch.equal(first, other) for other in others):
+        raise ValueError(
+            f"the targets of num_splits = {num_splits} splits differ: a batch holds all samples once, then the same "
+            f"samples again for the next split"
+        )
 
 
 def check_logits(output: object) -> None:
@@ -80,12 +121,12 @@ def check_returned(target: Tensor, returned: Tensor, draw: Draw) -> None:
             "the batch was mixed, so its loss needs the targets that the mixer returned, not the labels: "
             "x, target = mix(x, target), then mix.loss(output, target)"
         )
-    if getattr(target, "_mix_draw", draw) is not draw or len(target) != len(returned):
+    if getattr(target, "_mix_draw", draw) is not draw:
         raise UserError(
             "these targets are of another batch than the last that was mixed: take the loss of a batch before the "
             "next call of mix(x, target)"
         )
-    same = not draw.mixes or target.shape == returned.shape
+    same = target.shape == returned.shape if draw.mixes else len(target) == len(returned)
     if draw.mixes and same and target.device.type == returned.device.type == "cpu":
         same = torch.allclose(target.float(), returned, atol=1e-2)
     if not same:

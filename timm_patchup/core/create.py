@@ -9,6 +9,7 @@ from .method import make_method
 from .mixer import Mixer
 from .one_of import make_methods
 from .outside import import_methods
+from .schedule import Schedule
 from .settings import check_value
 
 
@@ -21,6 +22,8 @@ class PatchUp(Mixer):
         num_classes: number of classes; None takes ``model.num_classes``.
         label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
         seed: seed of the draws; each rank draws its own.
+        schedule: what changes from epoch to epoch.
+        num_splits: number of augmentation splits in a batch, as for ``Mixer``.
         **settings: settings of ``HardPatchUp`` or ``SoftPatchUp`` (``methods/patchup.py``) that differ from the
             mode's defaults: prob, gamma, block_size, coverage, sites, mask, input_mask, objective; for soft also
             alpha.
@@ -39,10 +42,13 @@ class PatchUp(Mixer):
         num_classes: int | None = None,
         label_smoothing: float = 0.0,
         seed: int = 0,
+        schedule: Schedule | None = None,
+        num_splits: int = 1,
         **settings: Any,
     ) -> None:
         method = make_method(f"{check_value('mode', mode, Literal['hard', 'soft'])}_patchup", **settings)
-        super().__init__(model, method, num_classes=num_classes, label_smoothing=label_smoothing, seed=seed)
+        shared: dict[str, Any] = {"num_classes": num_classes, "label_smoothing": label_smoothing, "seed": seed}
+        super().__init__(model, method, **shared, schedule=schedule, num_splits=num_splits)
 
 
 def create_mixer(
@@ -52,6 +58,8 @@ def create_mixer(
     num_classes: int | None = None,
     label_smoothing: float = 0.0,
     seed: int = 0,
+    schedule: Schedule | None = None,
+    num_splits: int = 1,
     **settings: Any,
 ) -> Mixer:
     """Make a mixer for a model from the name of a method, or from those of several.
@@ -63,6 +71,8 @@ def create_mixer(
         num_classes: number of classes; None takes ``model.num_classes``.
         label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
         seed: seed of the draws; each rank draws its own.
+        schedule: what changes from epoch to epoch.
+        num_splits: number of augmentation splits in a batch, as for ``Mixer``.
         **settings: settings that differ from the method's defaults. Of several methods, each that has a setting takes
             it; those of one method are a mapping under its name, and ``weights`` says how often each has its turn.
 
@@ -75,4 +85,5 @@ def create_mixer(
     """
     import_methods(name)
     method = make_methods(name, **settings)
-    return Mixer(model, method, num_classes=num_classes, label_smoothing=label_smoothing, seed=seed)
+    shared: dict[str, Any] = {"num_classes": num_classes, "label_smoothing": label_smoothing, "seed": seed}
+    return Mixer(model, method, **shared, schedule=schedule, num_splits=num_splits)

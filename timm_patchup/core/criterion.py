@@ -28,6 +28,7 @@ _AFFINE = (
     nn.BCEWithLogitsLoss,
     SoftTargetCrossEntropy,
     LabelSmoothingCrossEntropy,
+    JsdCrossEntropy,  # what compares the splits does not depend on the target
     *_of_timm("PolyCrossEntropy"),
 )
 # Losses of soft targets that smooth class indices only.
@@ -63,6 +64,7 @@ def rounds_targets(criterion: Criterion) -> bool:
 
 def smoothing_of(criterion: Criterion) -> float:
     """Return the label smoothing that a criterion applies by itself."""
+    criterion = criterion.cross_entropy_loss if isinstance(criterion, JsdCrossEntropy) else criterion
     return float(getattr(criterion, "smoothing", None) or getattr(criterion, "label_smoothing", None) or 0.0)
 
 
@@ -75,6 +77,15 @@ def refuse_double_smoothing(in_mixer: float, criterion: Criterion) -> None:
         )
 
 
+def refuse_other_splits(in_mixer: int, criterion: Criterion) -> None:
+    """Raise ValueError if a criterion compares augmentation splits that the mixer does not know of."""
+    if isinstance(criterion, JsdCrossEntropy) and criterion.num_splits != in_mixer:
+        raise ValueError(
+            f"JsdCrossEntropy compares {criterion.num_splits} splits of a batch, the mixer knows of {in_mixer}: give "
+            f"num_splits={criterion.num_splits} to the mixer, so that all splits of a sample are mixed alike"
+        )
+
+
 def takes_indices(criterion: Criterion) -> bool:
     """Return whether a module of timm or torch takes class indices, with the loss of one-hot targets.
 
@@ -82,7 +93,7 @@ def takes_indices(criterion: Criterion) -> bool:
     """
     if type(criterion) is nn.CrossEntropyLoss:
         return criterion.weight is None
-    return type(criterion) in (LabelSmoothingCrossEntropy, *_SMOOTH_INDICES)
+    return type(criterion) in (LabelSmoothingCrossEntropy, JsdCrossEntropy, *_SMOOTH_INDICES)
 
 
 def for_soft_targets(criterion: Criterion, *, from_indices: bool = True) -> Criterion:
@@ -100,8 +111,10 @@ def for_soft_targets(criterion: Criterion, *, from_indices: bool = True) -> Crit
         TypeError: the criterion cannot be used with mixed targets.
     """
     name = type(criterion).__name__
-    if isinstance(criterion, JsdCrossEntropy):
-        raise TypeError(f"{name} compares splits of one batch (--aug-splits) and cannot be used with mixing")
+    if type(criterion) is JsdCrossEntropy:
+        # Without smoothing its cross-entropy of the clean split is torch's, which takes soft targets, too.
+        plain, smoothing = JsdCrossEntropy(criterion.num_splits, criterion.alpha, 0.0), smoothing_of(criterion)
+        return lambda output, target: plain(output, smooth_target(target, smoothing))
     if isinstance(criterion, _TAKE_INDICES_ONLY):
         raise TypeError(
             f"{name} takes class indices only, mixed targets are distributions: it cannot be used with mixing"

@@ -4,8 +4,8 @@
 the features; ``Draw.masks`` lays them out as the tensors have them.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -26,7 +26,7 @@ class Change(Protocol):
 
     Attributes:
         changed: bool, (1, ...) for the batch or (B, ...), True where features are altered; broadcasts against them.
-        lam: weight of the sample's own features inside the altered region; 0 for a swap.
+        lam: weight of the sample's own features inside the altered region, a number or (B,); 0 for a swap.
         kept: the paper's p_u, float32: fraction of the features not altered, 0-d, or (B,) with a mask per sample.
         mixes: whether partners take part, and the targets are mixed, too.
     """
@@ -34,7 +34,7 @@ class Change(Protocol):
     @property
     def changed(self) -> Tensor: ...
     @property
-    def lam(self) -> float: ...
+    def lam(self) -> float | Tensor: ...
     @property
     def kept(self) -> Tensor: ...
     @property
@@ -48,13 +48,17 @@ class Change(Protocol):
         """Raise UserError if a change made by hand does not fit a batch of this size."""
         ...
 
+    def for_splits(self, num_splits: int) -> "Change":
+        """Return the change for a batch of that many splits of these samples, each altered alike."""
+        ...
+
 
 @dataclass(frozen=True)
 class Mix:
     """Altered features become ``lam * own + (1 - lam) * partner's``; a swap with lam 0."""
 
     changed: Tensor
-    lam: float = 0.0
+    lam: float | Tensor = 0.0
     mixes: ClassVar[bool] = True
 
     @cached_property
@@ -66,7 +70,14 @@ class Mix:
 
     def check(self, batch_size: int) -> None:
         check_mask(self.changed, batch_size)
-        check_value("draw.lam", self.lam, float, low=0, high=1)
+        if isinstance(self.lam, Tensor) and self.lam.shape != (batch_size,):
+            raise UserError(f"draw.lam has shape {tuple(self.lam.shape)}, the batch needs a number or ({batch_size},)")
+        for lam in self.lam.tolist() if isinstance(self.lam, Tensor) else [self.lam]:
+            check_value("draw.lam", lam, float, low=0, high=1)
+
+    def for_splits(self, num_splits: int) -> "Mix":
+        lam = self.lam.repeat(num_splits) if isinstance(self.lam, Tensor) else self.lam
+        return replace(self, changed=_per_split(self.changed, num_splits), lam=lam)
 
 
 @dataclass(frozen=True)
@@ -91,6 +102,14 @@ class Erase:
             raise WrongType(f"draw.change.scale must be a 0-d tensor, got {self.scale!r}")
         check_value("draw.change.scale", self.scale.item(), float, low=0)
 
+    def for_splits(self, num_splits: int) -> "Erase":
+        return replace(self, changed=_per_split(self.changed, num_splits))
+
+
+def _per_split(changed: Tensor, num_splits: int) -> Tensor:
+    """Repeat masks per sample for every split; one for the batch is one for all."""
+    return changed if len(changed) == 1 else torch.cat([changed] * num_splits)
+
 
 def check_mask(changed: Any, batch_size: int) -> None:
     """Raise UserError if the mask of a change made by hand does not fit a batch of this size."""
@@ -113,6 +132,7 @@ class Draw:
         layouts: where the features are in what the site gives; the mixer fills it in.
         method: whose turn it was, also if it left the batch as it is; None if none was asked. Its objective is that of
             the batch.
+        others: what happens at sites before this one, if a method erases features at several together.
     """
 
     site: str | None
@@ -120,6 +140,7 @@ class Draw:
     change: Change | None = None
     layouts: tuple[FeatureMap, ...] = field(default=(), compare=False, repr=False)
     method: "Method | None" = None
+    others: tuple["Draw", ...] = ()
 
     @classmethod
     def nothing(cls, x: Tensor, method: "Method | None" = None) -> "Draw":
@@ -132,9 +153,14 @@ class Draw:
         return None if self.change is None else self.change.changed
 
     @property
-    def lam(self) -> float:
+    def lam(self) -> float | Tensor:
         """Weight of the sample's own features inside the altered region: 0 for a swap, 1 if nothing is altered."""
         return 1.0 if self.change is None else self.change.lam
+
+    @property
+    def swaps(self) -> bool:
+        """Whether the altered features are the partner's alone."""
+        return not isinstance(self.lam, Tensor) and self.lam == 0.0
 
     @cached_property
     def kept(self) -> Tensor:
@@ -168,6 +194,31 @@ class Draw:
             if self.site not in sites:
                 raise unknown("draw.site", self.site, sites)
             self.change.check(batch_size)
+        for other in self.others:
+            other.check(batch_size, sites)
+            if self.mixes or other.mixes or other.others or other.site in (None, self.site):
+                raise UserError("draw.others must erase features at other sites, next to a draw that erases, too")
+
+    def fitted(self, maps: Mapping[str, tuple[FeatureMap, ...]]) -> "Draw":
+        """Return a draw to replay with the layouts of this model's sites.
+
+        Raises:
+            UserError: it was made for features of another size.
+        """
+        layouts = maps[self.site] if self.site else ()
+        self.check_layouts(layouts)
+        others = tuple(other.fitted(maps) for other in self.others)
+        same = self.layouts == layouts and all(new is old for new, old in zip(others, self.others))
+        return self if same else replace(self, layouts=layouts, others=others)
+
+    def for_splits(self, num_splits: int) -> "Draw":
+        """Return the draw for a batch of that many splits of these samples, one after the other, all altered alike."""
+        if num_splits == 1:
+            return self
+        partner = torch.cat([self.partner + split * len(self.partner) for split in range(num_splits)])
+        change = None if self.change is None else self.change.for_splits(num_splits)
+        others = tuple(other.for_splits(num_splits) for other in self.others)
+        return replace(self, partner=partner, change=change, others=others)
 
     def check_layouts(self, layouts: Sequence[FeatureMap]) -> None:
         """Raise UserError if a draw to replay was made for features of another size, which would be mixed elsewhere."""

@@ -7,7 +7,7 @@ Two conventions hold everywhere. ``changed`` is the paper's ``1 - M``: True wher
 weight of a sample's own features inside the altered region; 0 or ``None`` is a swap.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from math import sqrt
 from typing import Any, Literal
@@ -17,6 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Objective = Literal["paper", "l1", "l2"]
+
+_LARGE_SAMPLE = (
+    2**15
+)  # features; torch works on fewer in one thread, and a call for each sample costs more than it saves
 
 
 def fit_block(block_size: int, height: int, width: int) -> tuple[int, int]:
@@ -78,25 +82,20 @@ def grow_blocks(seeds: Tensor, block_size: int) -> Tensor:
     Returns:
         bool, the shape of ``seeds``: True inside blocks.
     """
-    block_height, block_width = fit_block(block_size, seeds.shape[-2], seeds.shape[-1])
-    return _dilate(_dilate(seeds, block_width, dim=-1), block_height, dim=-2)
-
-
-def _dilate(seeds: Tensor, length: int, *, dim: int) -> Tensor:
-    """Spread each True over ``length`` places along ``dim``: ``length // 2`` before it, the rest from it on."""
-    size = seeds.shape[dim]
-    before, after = length // 2, (length - 1) // 2
-    grown = seeds
-    for reach, towards_start in ((before, True), (after, False)):
-        covered = 0
-        # Doubling: a run that covers `covered` extra places covers up to twice as many, plus one, after one OR.
-        while covered < reach:
-            step = min(covered + 1, reach - covered)
-            wider = grown.clone()
-            low, high = (0, step) if towards_start else (step, 0)
-            wider.narrow(dim, low, size - step).logical_or_(grown.narrow(dim, high, size - step))
-            grown, covered = wider, covered + step
-    return grown
+    height, width = seeds.shape[-2:]
+    block_height, block_width = fit_block(block_size, height, width)
+    padding = ((block_width - 1) // 2, block_width // 2, (block_height - 1) // 2, block_height // 2)
+    padded = F.pad(seeds.reshape(-1, height, width), padding)
+    # In one long row every shift is a whole read of memory; the padding keeps blocks from reaching the next line.
+    row = padded.flatten()
+    for length, step in ((block_width, 1), (block_height, padded.shape[-1])):
+        covered = 1
+        while covered < length:
+            further = min(covered, length - covered)
+            row = row[: -further * step] | row[further * step :]
+            covered += further
+    # A copy without the padding, which a view would keep in memory and skip in every read.
+    return row.as_strided((len(padded), height, width), padded.stride()).contiguous().view(seeds.shape)
 
 
 def rectangle_mask(
@@ -132,7 +131,7 @@ def rectangle_mask(
 
 def kept_fraction(changed: Tensor) -> Tensor:
     """Return p_u, the fraction of features that are not altered: float32, 0-d, or (N,) for N masks."""
-    return 1.0 - (changed.flatten(1).count_nonzero(dim=1) / changed[0].numel()).squeeze(0)
+    return 1.0 - (changed.flatten(1).sum(dim=1) / changed[0].numel()).squeeze(0)
 
 
 def mix_features(
@@ -153,7 +152,7 @@ def mix_features(
         changed: bool, (1, ...) for one mask per batch or (B, ...) for one per sample; broadcasts against ``x``. Or
             float in [0, 1]: how much of each feature is altered.
         partner: int64, (B,), a permutation: ``partner[i]`` is the sample that sample ``i`` is mixed with.
-        lam: a number or 0-d tensor in [0, 1]; None or the number 0 swaps.
+        lam: a number or a tensor in [0, 1], 0-d or (B,) for one per sample; None or the number 0 swaps.
         inverse: int64, (B,), the inverse of ``partner``; computed if not given.
 
     Returns:
@@ -169,13 +168,18 @@ def mix_features(
         inverse = partner.argsort()
     if not isinstance(lam, Tensor):
         lam = torch.full((), lam, device=x.device) if lam else None
-    return _MixFeatures.apply(x, _like_memory(changed, x), partner, inverse, lam)
+    elif lam.ndim == 1:
+        lam = lam.reshape(-1, *(1,) * (x.ndim - 1))
+    if torch.compiler.is_compiling():
+        return _MixInGraph.apply(x, like_memory(changed, x), partner, inverse, lam)
+    return _Mix.apply(x, changed, partner, inverse, lam)
 
 
 def erase_features(x: Tensor, changed: Tensor, *, scale: Tensor) -> Tensor:
     """Set the altered features of every sample to zero and multiply the others by ``scale``.
 
-    The product is linear in ``x``, so backward keeps the weights, which are as small as the mask, and no activation.
+    The product is linear in ``x``, so backward keeps the weights, which are as small as the mask, or the mask itself if
+    every feature has its own, and no activation.
     Dtype and memory format of ``x`` are kept.
 
     Args:
@@ -187,11 +191,15 @@ def erase_features(x: Tensor, changed: Tensor, *, scale: Tensor) -> Tensor:
     Returns:
         The shape of ``x``: 0 where changed, else ``scale * x``.
     """
+    if changed.dtype is torch.bool and changed.shape == x.shape:  # the weights would be as large as the features
+        return (x * scale.to(x.dtype)).masked_fill(changed, 0.0)
     kept = 1 - changed.to(x.dtype) if changed.is_floating_point() else changed.logical_not().to(x.dtype)
     return x * (kept * scale.to(x.dtype))
 
 
-class _MixFeatures(torch.autograd.Function):
+class _MixInGraph(torch.autograd.Function):
+    """Mixing as torch.compile takes it on every release: without what torch.func needs."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, changed: Tensor, partner: Tensor, inverse: Tensor, lam: Tensor | None) -> Tensor:
         ctx.save_for_backward(changed, partner, inverse, lam)
@@ -199,29 +207,98 @@ class _MixFeatures(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        changed, partner, inverse, lam = ctx.saved_tensors
-        if changed.shape[0] == 1:
-            grad_x = mix_features(grad, changed, inverse, lam=lam, inverse=partner)
-        else:
-            # A mask per sample travels with the sample: what was taken from j goes back to j under i's mask.
-            given_away = grad * _partner_weight(changed, lam, grad.dtype)
-            grad_x = grad - given_away + given_away[inverse]
-        return grad_x, None, None, None, None
+        return _mix_back(grad, *ctx.saved_tensors), None, None, None, None
+
+
+class _Mix(torch.autograd.Function):
+    """Mixing in eager code, also under the transforms of torch.func."""
+
+    @staticmethod
+    def forward(x: Tensor, changed: Tensor, partner: Tensor, inverse: Tensor, lam: Tensor | None) -> Tensor:
+        blend = _blend_on_cpu if x.device.type == "cpu" else _blend
+        return blend(x, like_memory(changed, x), partner, lam)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
+        ctx.save_for_forward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return _mix_back(grad, *ctx.saved_tensors), None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *others: None) -> Tensor:
+        return _Mix.apply(tangent, *ctx.saved_tensors)  # it is linear in x
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        dims: tuple[int | None, ...],
+        x: Tensor,
+        changed: Tensor,
+        partner: Tensor,
+        inverse: Tensor,
+        lam: Tensor | None,
+    ) -> tuple[Tensor, int]:
+        if any(dim is not None for dim in dims[2:]):
+            raise NotImplementedError("mix_features under vmap: map over x and changed; partner and lam are for all")
+        # The mapped dimension goes behind that of the samples, as one more of the features.
+        x = x.unsqueeze(1).expand(-1, info.batch_size, *x.shape[1:]) if dims[0] is None else x.movedim(dims[0], 1)
+        changed = changed.unsqueeze(1) if dims[1] is None else changed.movedim(dims[1], 1)
+        lam = lam.unsqueeze(1) if lam is not None and lam.ndim else lam
+        return _Mix.apply(x, changed, partner, inverse, lam), 1
+
+
+def _mix_back(grad: Tensor, changed: Tensor, partner: Tensor, inverse: Tensor, lam: Tensor | None) -> Tensor:
+    """Return the gradient of the features, itself differentiable."""
+    if changed.shape[0] == 1 and (lam is None or lam.ndim == 0):
+        # In a graph the mask has its memory format already: torch 2.4 traces no question about it in a backward pass.
+        function = _MixInGraph if torch.compiler.is_compiling() else _Mix
+        return function.apply(grad, changed, inverse, partner, lam)
+    # A mask or lam per sample travels with the sample: what was taken from j goes back to j under i's mask.
+    given_away = grad * _partner_weight(changed, lam, grad.dtype)
+    return grad - given_away + given_away[inverse]
 
 
 def _blend(x: Tensor, changed: Tensor, partner: Tensor, lam: Tensor | None) -> Tensor:
-    if torch.compiler.is_compiling() or x.device.type != "cpu":
-        own, other = x, x[partner]  # indexing keeps channels_last, index_select does not
-        if changed.is_floating_point():
-            return torch.lerp(own, other, _partner_weight(changed, lam, x.dtype))
-        if lam is not None:
-            other = torch.lerp(other, own, lam.to(x.dtype))
-        return torch.where(changed, other, own)
-    # On the CPU fresh memory pages and the unvectorised `where` cost more than the arithmetic: one lerp into the
-    # buffer of the gather avoids both. At the weights 0 and 1 it returns its ends exactly, as long as their difference
-    # is finite.
-    mixed = x[partner]
-    return torch.lerp(x, mixed, _partner_weight(changed, lam, x.dtype), out=mixed)
+    """Mix in a few operations on the whole batch, which torch.compile fuses into one."""
+    own, other = x, x[partner]  # indexing keeps channels_last, index_select does not
+    if changed.dtype.is_floating_point:
+        return torch.lerp(own, other, _partner_weight(changed, lam, x.dtype))
+    if lam is not None:
+        other = torch.lerp(other, own, lam.to(x.dtype))
+    return torch.where(changed, other, own)
+
+
+def _blend_on_cpu(x: Tensor, changed: Tensor, partner: Tensor, lam: Tensor | None) -> Tensor:
+    """Mix into one new buffer: there, memory costs more than arithmetic.
+
+    ``where`` is not vectorised. ``lerp`` is, and returns its ends exactly at the weights 0 and 1, as long as their
+    difference is finite.
+    """
+    weight = _partner_weight(changed, lam, x.dtype)
+    mixed = torch.empty_like(x)
+    if torch.get_num_threads() > 1 or x[0].numel() < _LARGE_SAMPLE:
+        torch.index_select(x, 0, partner, out=mixed)
+        return torch.lerp(x, mixed, weight, out=mixed)
+    # Sample by sample saves the gather. Not with several threads: they wait for each other after every sample, and on
+    # cores that others use, too, each wait is a turn of the scheduler.
+    samples, outputs, weights = x.unbind(), mixed.unbind(), weight.unbind()
+    for own, other in _along_cycles(partner.tolist()):
+        torch.lerp(samples[own], samples[other], weights[own % len(weights)], out=outputs[own])
+    return mixed
+
+
+def _along_cycles(partner: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield every sample and its partner, and the partner next, while its features are still in the cache."""
+    done = [False] * len(partner)
+    for start in range(len(partner)):
+        sample = start
+        while not done[sample]:
+            done[sample] = True
+            yield sample, partner[sample]
+            sample = partner[sample]
 
 
 def _partner_weight(changed: Tensor, lam: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -229,8 +306,8 @@ def _partner_weight(changed: Tensor, lam: Tensor | None, dtype: torch.dtype) -> 
     return weight if lam is None else weight * (1 - lam).to(dtype)
 
 
-def _like_memory(changed: Tensor, x: Tensor) -> Tensor:
-    """Give the mask the memory format of ``x``: otherwise the output loses channels_last, and reads are scattered."""
+def like_memory(changed: Tensor, x: Tensor) -> Tensor:
+    """Give the mask of an NCHW map the memory format of ``x``: else the output loses channels_last, reads scatter."""
     if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
         return changed.contiguous(memory_format=torch.channels_last)
     return changed
@@ -255,15 +332,17 @@ def smooth_target(target: Tensor, label_smoothing: float) -> Tensor:
     return target * (1.0 - label_smoothing) + label_smoothing / target.shape[1]
 
 
-def mix_targets(target: Tensor, partner: Tensor, *, kept: Tensor, lam: float = 0.0) -> tuple[Tensor, Tensor]:
+def mix_targets(target: Tensor, partner: Tensor, *, kept: Tensor, lam: float | Tensor = 0.0) -> tuple[Tensor, Tensor]:
     """Return Y, the target of the altered features, and W, the re-weighted target (eq. 7 and 8).
 
     Args:
         target: float, (B, K).
         partner: int64, (B,).
         kept: p_u, 0-d or (B,).
-        lam: weight of the own target inside the altered region; 0 for a swap, where Y is the partner's target.
+        lam: weight of the own target inside the altered region, a number or (B,); 0 for a swap, where Y is the
+            partner's target.
     """
+    lam = lam.reshape(-1, 1) if isinstance(lam, Tensor) else lam
     changed_target = lam * target + (1.0 - lam) * target[partner]
     kept = kept.reshape(-1, 1)
     return changed_target, kept * target + (1.0 - kept) * changed_target

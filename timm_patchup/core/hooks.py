@@ -3,16 +3,18 @@
 A hook copied with its model (EMA, deepcopy, pickle) is inert: only the model that a mixer was made for is altered.
 """
 
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from .draw import Draw, Erase, Mix
-from .functional import erase_features, mix_features
+from .functional import erase_features, like_memory, mix_features
 from .layout import by_sample, features_in, with_features
 from .method import INPUT
 from .sites import Site, site_module
+
+_GRAPHS_PER_KIND = 8  # Dynamo's default for a function
 
 
 class Armed:
@@ -23,22 +25,25 @@ class Armed:
     inverse: Tensor
     lam: Tensor | None
     scale: Tensor | None
+    others: dict[str, tuple[tuple[Tensor, ...], Tensor]]  # masks and scale of sites that are erased next to ``site``
+    traced: ClassVar[set[tuple[type[nn.Module], str | None]]] = set()
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.traced: set[str] = set()
         self.disarm()
 
     def disarm(self) -> None:
         self.site: str | None = None
         self.pending: str | None = None
+        self.others = {}
         self.applied = self.ran = False
 
-    def load(self, draw: Draw, *, alike: bool = False) -> None:
+    def load(self, draw: Draw, images: Tensor, *, alike: bool = False) -> None:
         """Arm a draw; one at the input, or none at all, leaves nothing for the hooks to do.
 
         Args:
             draw: the draw.
+            images: of the batch: features have their memory format.
             alike: whether swaps and mixes of several methods look the same, so that they share a compiled graph: there
                 is one per site and kind, and torch.compile makes eight at most.
         """
@@ -48,27 +53,41 @@ class Armed:
             return
         if not isinstance(change, (Mix, Erase)):
             raise TypeError(f"{type(change).__name__} acts on images: inside a model a change is a Mix or an Erase")
-        self.changed = draw.masks(alike=alike)
+        self.changed = _masks(draw, images, alike=alike)
         self.partner = draw.partner
         self.inverse = draw.partner.argsort()
         # As a tensor, lam is an input of a compiled graph; as a number it would be a new graph for each batch.
-        self.lam = torch.full((), change.lam, device=draw.partner.device) if change.lam or alike else None
+        lam = change.lam if isinstance(change.lam, Tensor) else torch.full((), change.lam, device=draw.partner.device)
+        self.lam = None if draw.swaps and not alike else lam
         self.scale = change.scale if isinstance(change, Erase) else None
+        for other in draw.others:
+            if other.site not in (None, INPUT) and isinstance(other.change, Erase):
+                self.others[other.site] = _masks(other, images), other.change.scale
         self.site = self.pending = draw.site
 
     def unapplied(self) -> str | None:
         """Return the site whose draw no forward pass has applied yet.
 
         Eager code marks the draw when it applies it. A compiled graph cannot: a side effect inside a checkpointed
-        region breaks it. There, the site is noted while the graph is traced, and the pass when the model ends.
+        region breaks it. There, the site is noted while the graph is traced, and the pass when the model ends. Models
+        of one class share graphs, so they share the notes.
         """
-        if self.applied or (self.ran and self.pending in self.traced):
+        if self.applied or (self.ran and (type(self.model), self.pending) in self.traced):
             return None
         return self.pending
 
     @torch.compiler.assume_constant_result
     def note_traced(self, site: str) -> None:
-        self.traced.add(site)
+        self.traced.add((type(self.model), site))
+
+
+def _masks(draw: Draw, images: Tensor, *, alike: bool = False) -> tuple[Tensor, ...]:
+    """Return the mask of each tensor of a site, in the memory format of the images, which the features have, too.
+
+    A mask that got it inside a compiled graph would be fused into the loop over the features, and read across its rows.
+    """
+    masks = zip(draw.masks(alike=alike), draw.layouts)
+    return tuple(like_memory(mask, images) if layout.nchw else mask for mask, layout in masks)
 
 
 class SiteHook:
@@ -81,21 +100,27 @@ class SiteHook:
     def __call__(self, module: nn.Module, args: object, output: Any) -> Any:
         armed = self.armed
         # `training` first: compiled eval graphs must not depend on what is armed.
-        if armed is None or not armed.model.training or armed.site != self.site:
+        if armed is None or not armed.model.training or armed.site is None:
+            return None
+        if armed.site == self.site:
+            masks, scale = armed.changed, armed.scale
+        elif self.site in armed.others:
+            masks, scale = armed.others[self.site]
+        else:
             return None
         features = features_in(output)
-        if len(features) != len(armed.changed):
+        if len(features) != len(masks):
             raise RuntimeError(
-                f"site {self.site!r} gives {len(features)} tensors in training, but {len(armed.changed)} in eval mode"
+                f"site {self.site!r} gives {len(features)} tensors in training, but {len(masks)} in eval mode"
             )
-        altered = [self._alter(armed, tensor, changed) for tensor, changed in zip(features, armed.changed)]
+        altered = [self._alter(armed, tensor, changed, scale) for tensor, changed in zip(features, masks)]
         if torch.compiler.is_compiling():
             armed.note_traced(self.site)
-        else:
+        elif armed.site == self.site:  # the last of several sites
             armed.applied = True
         return with_features(output, altered)
 
-    def _alter(self, armed: Armed, output: Tensor, changed: Tensor) -> Tensor:
+    def _alter(self, armed: Armed, output: Tensor, changed: Tensor, scale: Tensor | None) -> Tensor:
         """Return one tensor of features altered."""
         partner = armed.partner
         rows = by_sample(output, len(partner)) if len(output) % len(partner) == 0 else output
@@ -106,8 +131,8 @@ class SiteHook:
                 f"of {partner.shape[0]} with {tuple(changed.shape[1:])}: call x, target = mix(x, target) before every "
                 f"training forward pass, and put others under `with mix.paused():`"
             )
-        if armed.scale is not None:
-            rows = erase_features(rows, changed, scale=armed.scale)
+        if scale is not None:
+            rows = erase_features(rows, changed, scale=scale)
         else:
             rows = mix_features(rows, changed, partner, lam=armed.lam, inverse=armed.inverse)
         return rows if len(output) == len(partner) else rows.view(output.shape)
@@ -128,7 +153,29 @@ class EndHook(SiteHook):
             armed.ran = True
 
 
-def attach(model: nn.Module, sites: list[Site], armed: Armed) -> list[torch.utils.hooks.RemovableHandle]:
+class OwnForward:
+    """Gives a module a ``forward`` of its own, the same as its class's, so that torch.compile can tell it apart.
+
+    Dynamo keeps its graphs per class and does not guard on the absence of hooks: a graph that was made for a model
+    without a mixer would also run for one with, and no hook would fire. A module's own ``forward`` it does guard on.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.forward = vars(module).setdefault("forward", module.forward)
+
+    def remove(self) -> None:
+        if vars(self.module).get("forward") == self.forward:
+            del vars(self.module)["forward"]
+
+
+class Handle(Protocol):
+    """What is attached to a model, and can be taken off."""
+
+    def remove(self) -> None: ...
+
+
+def attach(model: nn.Module, sites: list[Site], armed: Armed) -> list[Handle]:
     """Hook every site inside the model, and the model itself if a site is inside.
 
     Raises:
@@ -138,11 +185,26 @@ def attach(model: nn.Module, sites: list[Site], armed: Armed) -> list[torch.util
         for hook in module._forward_hooks.values():
             if isinstance(hook, SiteHook) and hook.armed is not None:
                 raise ValueError("the model already has a mixer: call detach() on that one first")
-    inside = [site for site in sites if site.module_name]
-    handles = [site_module(model, site).register_forward_hook(SiteHook(armed, site.name)) for site in inside]
+    handles: list[Handle] = []
+    for site in sites:
+        if site.module_name:
+            module = site_module(model, site)
+            handles += [OwnForward(module), module.register_forward_hook(SiteHook(armed, site.name))]
     if handles:
         handles.append(model.register_forward_hook(EndHook(armed, "")))
+        _allow_graphs(1 + sum(bool(site.module_name) for site in sites))
     return handles
+
+
+def _allow_graphs(kinds: int) -> None:
+    """Let Dynamo make as many graphs of each kind, a site or none, as it makes of a model without hooks.
+
+    Beyond its limit it runs a model uncompiled, which is slow and easily missed: the default of 8 is reached by one
+    model with three sites, train and eval mode and two sizes of image.
+    """
+    config = torch._dynamo.config
+    name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"  # its name before torch 2.6
+    setattr(config, name, max(getattr(config, name), _GRAPHS_PER_KIND * kinds))
 
 
 def refuse_wrapped(model: nn.Module) -> None:

@@ -37,6 +37,11 @@ class FeatureMap:
     order: Tensor | None = field(default=None, compare=False)
 
     @property
+    def nchw(self) -> bool:
+        """Whether the tensor is the map itself, (B, C, H, W)."""
+        return self.prefix is None and not self.nhwc
+
+    @property
     def size(self) -> int:
         """Number of features that have a place on the grid."""
         return self.channels * self.height * self.width

@@ -7,7 +7,7 @@ for a ``Change`` (``draw.py``) at a ``Place``. The registry at the end of the fi
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from .functional import Objective
 from .settings import Checked, Setting, raise_together, setting, settings_of
 
 INPUT = "input"
+LAM = "one lam for the batch, or one per sample"
 PAPER_SITES = (INPUT, "stem", "stage1", "stage2")
 Value = TypeVar("Value")
 
@@ -55,6 +56,12 @@ class Place:
     def beta(self, alpha: float) -> float:
         """Draw from Beta(alpha, alpha)."""
         return sampling.beta(alpha, self.generator)
+
+    def lam(self, alpha: float, per: Literal["batch", "sample"]) -> float | Tensor:
+        """Draw lam from Beta(alpha, alpha): one for the batch, or one per sample, (B,)."""
+        if per == "batch":
+            return self.beta(alpha)
+        return sampling.betas(self.shape[0], alpha, self.generator).to(self.device, non_blocking=True)
 
     def choose(self, values: Sequence[Value]) -> Value:
         """Draw one of some values."""
@@ -94,6 +101,11 @@ class Method(Checked):
     def objective(self) -> Objective:
         """``"paper"`` for L1 + L2, ``"l1"`` or ``"l2"`` for one of the two terms; a subclass may make it a setting."""
         return "l2"
+
+    @property
+    def at_all_sites(self) -> bool:
+        """Whether a batch is altered at all sites together and not at a random one; only erasing can be."""
+        return False
 
     @property
     def site_names(self) -> tuple[str, ...] | None:

@@ -8,7 +8,7 @@ randomness, hooks, targets and the loss are the same for all.
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,47 +17,28 @@ from torch import Tensor, nn
 
 from ..errors import SiteError
 from . import sampling
-from .batch import check_batch, check_logits, check_returned, mark_returned, own_target
+from .batch import MixedBatch, check_batch, check_logits, check_returned, check_splits, mark_returned, own_target
 from .criterion import (
     Criterion,
     cross_entropy,
     for_soft_targets,
     is_affine,
     refuse_double_smoothing,
+    refuse_other_splits,
     rounds_targets,
     takes_indices,
 )
 from .draw import Change, Draw
-from .functional import Objective, mix_targets, patchup_loss
+from .functional import mix_targets, patchup_loss
 from .hooks import Armed, attach, refuse_wrapped
 from .layout import FeatureMap, widest_of
 from .method import INPUT, Method, Place
 from .probe import probe, saliency
+from .schedule import Schedule
 from .seeding import Stream
 from .settings import check_value
 from .sites import Site, resolve_sites
 from .tokens import check_readable
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """What the last call decided.
-
-    Attributes:
-        draw: what was drawn.
-        given: the targets as they came.
-        own: the targets as distributions, (B, K): y.
-        changed: Y, the targets of the altered features; None if samples are not mixed.
-        target: what the call returned: W, or y if samples are not mixed.
-        objective: that of the method which acted; None if samples are not mixed.
-    """
-
-    draw: Draw
-    given: Tensor
-    own: Tensor
-    changed: Tensor | None
-    target: Tensor
-    objective: Objective | None
 
 
 class Mixer:
@@ -69,6 +50,9 @@ class Mixer:
         num_classes: number of classes; None takes ``model.num_classes``.
         label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
         seed: seed of the draws; each rank draws its own.
+        schedule: what changes from epoch to epoch, which ``set_epoch`` states; None for nothing.
+        num_splits: timm's augmentation splits: a batch holds all samples that many times, one split after the other,
+            each differently augmented. All splits of a sample have one partner, mask and lam.
 
     Attributes:
         mixup_enabled: timm's switch: False leaves every following batch as it is.
@@ -88,23 +72,29 @@ class Mixer:
         num_classes: int | None = None,
         label_smoothing: float = 0.0,
         seed: int = 0,
+        schedule: Schedule | None = None,
+        num_splits: int = 1,
     ) -> None:
         refuse_wrapped(model)
         self.model = model
         self.method = method
         self.num_classes = check_value("num_classes", num_classes, int | None, low=1)
         self.label_smoothing = check_value("label_smoothing", label_smoothing, float, low=0, below=1)
+        self.num_splits = check_value("num_splits", num_splits, int, low=1)
         sites: dict[str, Site] = {}
-        self._turns: list[tuple[Method, tuple[str, ...]]] = []  # methods that may act, and where
+        self._site_names: list[tuple[str, ...]] = []  # of each method that may act
         for member in method.members:
             own = {site.name: site for site in resolve_sites(model, member.site_names, default=member.default_sites)}
             member.check_sites(list(own))
             sites |= own
-            self._turns.append((member, tuple(own)))
+            self._site_names.append(tuple(own))
         self.sites = list(sites.values())
+        self.schedule = schedule or Schedule()
+        self.schedule.check(method)
+        self._epoch = None if self.schedule.is_needed else 0.0
         check_readable(model, self.sites)
         self.mixup_enabled = True
-        self._batch: _Batch | None = None
+        self._batch: MixedBatch | None = None
         self._paused = 0
         self._detached = False
         self._maps: dict[torch.Size, dict[str, tuple[FeatureMap, ...]]] = {}
@@ -147,26 +137,28 @@ class Mixer:
         num_classes = self.num_classes or getattr(self.model, "num_classes", None)
         # On an accelerator, looking at labels waits for the device: there only those of the first batch are checked.
         look = target.device.type == "cpu" or self._batch is None
+        check_splits(target, self.num_splits, look=look)
         own = own_target(target, num_classes, label_smoothing=self.label_smoothing, check_labels=look)
-        if self._paused or not self.mixup_enabled or not self.model.training:
+        off = self.schedule.is_off(self._epoch or 0.0) or not self.mixup_enabled
+        if self._paused or off or not self.model.training:
             draw = Draw.nothing(x)
         elif draw is None:
-            draw = self._make_draw(x, own)
+            clean = len(x) // self.num_splits  # the first split: its images and targets decide for all
+            draw = self._make_draw(x[:clean], own[:clean]).for_splits(self.num_splits)
         else:
             draw.check(len(x), [site.name for site in self.sites])
-            layouts = self._maps_for(x)[draw.site] if draw.site else ()
-            draw.check_layouts(layouts)
-            draw = draw if draw.layouts == layouts else replace(draw, layouts=layouts)
+            draw = draw.fitted(self._maps_for(x))
         changed, mixed, objective = None, own, None
         if draw.mixes:
             objective = (draw.method or self.method).objective
             changed, mixed = mix_targets(own, draw.partner, kept=draw.kept, lam=draw.lam)
-        self._armed.load(draw, alike=len(self._turns) > 1)
-        self._batch = _Batch(draw, target, own, changed, mixed, objective)
+        self._armed.load(draw, x, alike=len(self._site_names) > 1)
+        self._batch = MixedBatch(draw, target, own, changed, mixed, objective)
         if mixed is not target:
             mark_returned(mixed, draw)
-        if draw.change is not None and draw.site == INPUT:
-            x = draw.change.apply(x, draw.partner)
+        for part in (*draw.others, draw):
+            if part.change is not None and part.site == INPUT:
+                x = part.change.apply(x, part.partner)
         return x, mixed
 
     def loss(self, output: Tensor, target: Tensor, criterion: Criterion | None = None) -> Tensor:
@@ -189,6 +181,7 @@ class Mixer:
         check_logits(output)
         criterion = cross_entropy if criterion is None else criterion
         refuse_double_smoothing(self.label_smoothing, criterion)
+        refuse_other_splits(self.num_splits, criterion)
         batch = self._batch
         if batch is not None:
             check_returned(target, batch.target, batch.draw)
@@ -203,7 +196,7 @@ class Mixer:
         if is_affine(criterion):
             loss = soft(output, target)
             return 2.0 * loss if objective == "paper" else loss
-        if rounds_targets(criterion) and (objective != "l1" or batch.draw.lam):
+        if rounds_targets(criterion) and (objective != "l1" or not batch.draw.swaps):
             warnings.warn(
                 f"{type(criterion).__name__} rounds mixed labels to 0 and 1; hard PatchUp with objective='l1' gives it "
                 f"none to round",
@@ -224,6 +217,23 @@ class Mixer:
             criterion=soft,
             objective=objective,
         )
+
+    @property
+    def target(self) -> Tensor | None:
+        """The targets that the last call returned, None before the first."""
+        return None if self._batch is None else self._batch.target
+
+    def accuracy(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return the share of samples predicted as the label with the larger share of theirs: float32, 0-d.
+
+        Args:
+            output: logits, (B, K).
+            target: what the mixer returned for this batch, or the labels it was given.
+        """
+        mixed = self._batch.target if self._batch is not None and target is self._batch.given else target
+        if mixed.ndim != 2:
+            raise ValueError("target must be what mix(x, target) returned, or the labels it was given, the same tensor")
+        return (output.argmax(dim=1) == mixed.argmax(dim=1)).float().mean()
 
     def run(
         self, model: Callable[[Tensor], Tensor], x: Tensor, target: Tensor, criterion: Criterion | None = None
@@ -250,6 +260,13 @@ class Mixer:
             SiteError: a site gives no feature map; the message says which sites do.
         """
         self._maps_for(x)
+
+    def set_epoch(self, epoch: float) -> None:
+        """State the epoch, counted from 0, for the schedule: at the start of each, or before every batch as a fraction.
+
+        What holds follows from it alone, so that it is no part of ``state_dict``.
+        """
+        self._epoch = check_value("epoch", epoch, float, low=0)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -281,15 +298,32 @@ class Mixer:
 
     def _make_draw(self, x: Tensor, own: Tensor) -> Draw:
         """Draw for a batch of images with their own targets, (B, K)."""
-        maps = self._maps_for(x)
+        self._maps_for(x)
         generator = self._stream.next()
-        method = self.method.choose(generator)
+        if self._epoch is None:
+            raise RuntimeError("the schedule needs the epoch: call mix.set_epoch(epoch) at the start of each")
+        now = self.schedule.method_at(self.method, self._epoch)
+        method = now.choose(generator)
         if sampling.uniform(generator) >= method.prob:
             return Draw.nothing(x, method)
-        sites = next(names for member, names in self._turns if member is method)
-        site = sites[sampling.integer(len(sites), generator)]
+        sites = next(names for member, names in zip(now.members, self._site_names) if member is method)
+        chosen = sites if method.at_all_sites else (sites[sampling.integer(len(sites), generator)],)
         partner = torch.randperm(len(x), generator=generator).to(x.device, non_blocking=True)
-        layouts = maps[site]
+        *others, last = (self._draw_at(site, sites, method, x, own, partner, generator) for site in chosen)
+        return replace(last, others=tuple(others)) if others else last
+
+    def _draw_at(
+        self,
+        site: str,
+        sites: tuple[str, ...],
+        method: Method,
+        x: Tensor,
+        own: Tensor,
+        partner: Tensor,
+        generator: torch.Generator,
+    ) -> Draw:
+        """Draw what happens at one site; arguments as in ``_make_draw``."""
+        layouts = self._maps_for(x)[site]
         widest = widest_of(layouts)
         place = Place(
             site=site,

@@ -4,15 +4,14 @@ A plain import changes nothing. The switch acts on timm's classes in place, so i
 them before, such as timm's own train.py.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, cast
+from typing import Any
 
 import timm.data
-import timm.task
 from timm.task import ClassificationTask, TrainingTask
-from torch import nn
 
 from ..errors import UserError
 from .create import PatchUp
@@ -21,9 +20,9 @@ from .mixer import Mixer
 from .one_of import make_methods
 from .outside import import_methods
 from .settings import check_value
-from .task import MixTask
+from .task import DISTILLATION, MixTask, TaskMixing, timm_tasks
 
-_MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed")
+_MIXER_ARGUMENTS = ("num_classes", "label_smoothing", "seed", "num_splits")
 tasks_built = 0
 
 
@@ -45,14 +44,15 @@ class MixSettingsError(UserError):
 def register(mix: str | Sequence[str] | None = None, **settings: Any) -> None:
     """Put ``PatchUp`` into ``timm.data`` and, with ``mix``, a mixer into every ``timm.task.ClassificationTask``.
 
-    timm's task for several labels per image derives from it and is mixed, too. Can be called again to configure another
-    mix. While a mix is configured, timm's other tasks refuse to start: they would run without it.
+    timm's tasks for several labels per image and for distillation are mixed, too, the latter at the input only. Can be
+    called again to configure another mix. While a mix is configured, other tasks refuse to start: they would run
+    without it.
 
     Args:
         mix: one of ``list_methods()`` or ``"package.module:Name"``, or a list of them; None or "none" leaves
             classification tasks as they are.
         **settings: settings of the method that differ from its defaults, as for ``create_mixer``, and num_classes,
-            label_smoothing or seed of the mixer.
+            label_smoothing, seed or num_splits of the mixer.
 
     Raises:
         UserError: unknown method or setting, or a value outside of its range.
@@ -90,25 +90,16 @@ def unregister() -> None:
         kind.__init__ = init  # type: ignore[method-assign]
 
 
-class _ConfiguredTask(MixTask):
-    """What a ClassificationTask becomes while a mix is configured: timm's arguments, our mixer."""
-
-    def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
-        global tasks_built
-        assert _configured is not None
-        try:
-            mixer = Mixer(model, _configured.method, **_configured.arguments)
-        except UserError:
-            raise
-        except (TypeError, ValueError) as error:
-            raise MixSettingsError(str(error)) from error
-        super().__init__(model, *args, mixer=mixer, **kwargs)
-        tasks_built += 1
-
-
-def _configured_kind(kind: type[ClassificationTask]) -> type[ClassificationTask]:
-    """Return what one of timm's classification tasks becomes while a mix is configured."""
-    return _ConfiguredTask if kind is ClassificationTask else type(f"Mix{kind.__name__}", (_ConfiguredTask, kind), {})
+def _configured_mixer(init: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mixer:
+    """Make the configured mixer for the model of a task, which is the first argument of each of timm's."""
+    assert _configured is not None
+    _, model, *_ = inspect.signature(init).bind(None, *args, **kwargs).arguments.values()
+    try:
+        return Mixer(model, _configured.method, **_configured.arguments)
+    except UserError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise MixSettingsError(str(error)) from error
 
 
 def _switched(init: Callable[..., None]) -> Callable[..., None]:
@@ -116,12 +107,19 @@ def _switched(init: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(init)
     def switched(self: TrainingTask, *args: Any, **kwargs: Any) -> None:
-        if _configured is None or isinstance(self, MixTask):
+        global tasks_built
+        if _configured is None or isinstance(self, TaskMixing):
             init(self, *args, **kwargs)
-        elif type(self) in _timm_inits and isinstance(self, ClassificationTask):
+        elif type(self) in _mixing_kinds:
+            mixer = _configured_mixer(init, args, kwargs)
             # Replacing __new__ instead could not be undone: a class that once had its own keeps calling it.
-            self.__class__ = _configured_kind(type(self))
-            _ConfiguredTask.__init__(cast(_ConfiguredTask, self), *args, **kwargs)
+            self.__class__ = _mixing_kinds[type(self)]
+            try:
+                self.__init__(*args, mixer=mixer, **kwargs)  # type: ignore[misc]
+            except BaseException:
+                mixer.detach()  # so that the model can be used again
+                raise
+            tasks_built += 1
         else:
             names = ", ".join(member.name for member in _configured.method.members)
             own = "" if type(self) in _timm_inits else "; derive it from MixTask"
@@ -132,10 +130,12 @@ def _switched(init: Callable[..., None]) -> Callable[..., None]:
     return switched
 
 
-def _own_inits() -> dict[type[TrainingTask], Callable[..., None]]:
-    """Return the constructors of timm's tasks, all that derive from its base class."""
-    kinds = [kind for kind in vars(timm.task).values() if isinstance(kind, type) and issubclass(kind, TrainingTask)]
-    return {kind: vars(kind)["__init__"] for kind in kinds if kind is not TrainingTask and "__init__" in vars(kind)}
+def _mixing(kind: type[TrainingTask]) -> type[TrainingTask]:
+    """Return what one of timm's tasks becomes while a mix is configured."""
+    if kind is ClassificationTask:
+        return MixTask
+    return type(f"Mix{kind.__name__}", (MixTask if issubclass(kind, ClassificationTask) else TaskMixing, kind), {})
 
 
-_timm_inits = _own_inits()
+_mixing_kinds = {kind: _mixing(kind) for kind in timm_tasks() if issubclass(kind, (ClassificationTask, *DISTILLATION))}
+_timm_inits = {kind: vars(kind)["__init__"] for kind in timm_tasks() if "__init__" in vars(kind)}

@@ -37,6 +37,15 @@ def beta(alpha: float, generator: torch.Generator) -> float:
     return (first - second).sigmoid().item()
 
 
+def betas(count: int, alpha: float, generator: torch.Generator) -> Tensor:
+    """Sample as many independent values of Beta(alpha, alpha): float32, (count,)."""
+    concentration = torch.full((2, count), alpha + 1.0, dtype=torch.float64)
+    gammas = torch._standard_gamma(concentration, generator=generator)
+    powers = torch.rand(2, count, dtype=torch.float64, generator=generator).neg_().log1p_() / alpha
+    first, second = gammas.log() + powers
+    return (first - second).sigmoid().float()
+
+
 def rectangle(
     height: int,
     width: int,

@@ -1,37 +1,62 @@
-"""MixTask: timm's ClassificationTask around a Mixer, for timm's own training loop or any loop on ``timm.task``."""
+"""timm's tasks around a Mixer, for timm's own training loop or any loop on ``timm.task``.
+
+``MixTask`` is its ClassificationTask; ``TaskMixing`` mixes that one and timm's other tasks with a classification loss.
+"""
 
 import logging
 from typing import Any
 
-from timm.task import ClassificationTask
+import timm.task
+from timm.task import ClassificationTask, TrainingTask
 from torch import Tensor
 
-from .criterion import for_soft_targets, refuse_double_smoothing
+from ..errors import UserError
+from .criterion import for_soft_targets, refuse_double_smoothing, refuse_other_splits
 from .mixer import Mixer
 
 _logger = logging.getLogger(__name__)
 
 
-class MixTask(ClassificationTask):
-    """Classification with a mixer: draw, forward, objective. Everything else is timm's.
+def timm_tasks() -> list[type[TrainingTask]]:
+    """Return timm's own tasks, all that derive from its base class."""
+    kinds = [kind for kind in vars(timm.task).values() if isinstance(kind, type) and issubclass(kind, TrainingTask)]
+    return [kind for kind in kinds if kind is not TrainingTask]
 
-    Labels that are dense, (B, K), are mixed as they are. For several labels per image derive from both:
-    ``class Task(MixTask, MultiLabelClassificationTask)``.
+
+# They hand one batch to student and teacher.
+DISTILLATION = tuple(kind for kind in timm_tasks() if "Distillation" in kind.__name__)
+
+
+class TaskMixing(TrainingTask):
+    """What gives one of timm's tasks a mixer: put it before the task. Everything else is timm's.
+
+    Dense labels, (B, K), are mixed as they are: ``class Task(TaskMixing, MultiLabelClassificationTask)``. With
+    ``class Task(TaskMixing, LogitDistillationTask)`` student and teacher see the same mixed images.
 
     Args:
-        *args: those of ``timm.task.ClassificationTask``: the model that the mixer was made for, the criterion, ...
-        mixer: the mixer.
-        **kwargs: those of ``timm.task.ClassificationTask``.
+        *args: those of the task: the model that the mixer was made for, ...
+        mixer: the mixer; for distillation at the input only.
+        **kwargs: those of the task.
 
-    Example:
-        >>> task = MixTask(model, nn.CrossEntropyLoss(), mixer=PatchUp(model))
-        >>> task(x, y)["loss"].backward()
+    Raises:
+        UserError: the mixer acts inside the student, where the teacher cannot follow.
+        ValueError, TypeError: the mixer or the criterion does not fit the task.
     """
 
+    trainable_module: Any
+    criterion: Any
+
     def __init__(self, *args: Any, mixer: Mixer, **kwargs: Any) -> None:
+        hidden = [site.name for site in mixer.sites if site.module_name]
+        if isinstance(self, DISTILLATION) and hidden:
+            names = ", ".join(member.name for member in mixer.method.members)
+            raise UserError(
+                f"distillation cannot be combined with {names} at {', '.join(hidden)}, inside the student: "
+                f"the teacher would not be mixed. At the input both see the same images: sites=['input'], or cutmix"
+            )
         super().__init__(*args, **kwargs)
-        if mixer.model is not self.trainable_module:
-            raise ValueError("mixer was made for another model: make it for the model given to MixTask")
+        if not any(module is mixer.model for module in self.trainable_module.modules()):
+            raise ValueError("mixer was made for another model: make it for the model given to the task")
         multi_label = getattr(self, "multi_label", False)  # timm states it from 1.0.31 on
         if multi_label and mixer.label_smoothing:
             raise ValueError(
@@ -39,13 +64,14 @@ class MixTask(ClassificationTask):
                 f"smoothed by the criterion, criterion_kwargs=dict(smoothing={mixer.label_smoothing})"
             )
         refuse_double_smoothing(mixer.label_smoothing, self.criterion)
+        refuse_other_splits(mixer.num_splits, self.criterion)
         # What cannot be used with mixed targets is refused now, not at the first altered batch.
         for_soft_targets(self.criterion, from_indices=not multi_label)
         self.mixer = mixer
         if self.verbose:
-            _logger.info("MixTask: mixer=%r", mixer)
+            _logger.info("%s: mixer=%r", type(self).__name__, mixer)
 
-    def prepare_distributed(self, device_ids: list | None = None, **ddp_kwargs: Any) -> "MixTask":
+    def prepare_distributed(self, device_ids: list | None = None, **ddp_kwargs: Any) -> Any:
         """Wrap the model in DistributedDataParallel; on the CPU, too, where DDP takes no device ids."""
         if next(self.trainable_module.parameters()).device.type == "cpu":
             device_ids = None
@@ -83,3 +109,17 @@ class MixTask(ClassificationTask):
         if len(losses) != 1:
             raise RuntimeError(f"{type(self).__name__} called its criterion {len(losses)} times, mixing needs one loss")
         return result
+
+
+class MixTask(TaskMixing, ClassificationTask):
+    """Classification with a mixer: draw, forward, objective.
+
+    Args:
+        *args: those of ``timm.task.ClassificationTask``: the model that the mixer was made for, the criterion, ...
+        mixer: the mixer.
+        **kwargs: those of ``timm.task.ClassificationTask``.
+
+    Example:
+        >>> task = MixTask(model, nn.CrossEntropyLoss(), mixer=PatchUp(model))
+        >>> task(x, y)["loss"].backward()
+    """

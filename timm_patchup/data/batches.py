@@ -75,10 +75,15 @@ class EvaluationBatches(Sampler[list[SampleKey]]):
         samples = list(range(num_samples) if whole else range(rank, num_samples, world_size))
         batches = [samples[first : first + batch_size] for first in range(0, len(samples), batch_size)]
         self.batches = batches[rank::world_size] if whole else batches
+        self._epoch = EVALUATION
+
+    def begin(self, epoch: int) -> None:
+        """Set the epoch whose augmentation the next pass over the loader has; without this call there is none."""
+        self._epoch = epoch
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[list[SampleKey]]:
         for batch in self.batches:
-            yield [(EVALUATION, sample) for sample in batch]
+            yield [(self._epoch, sample) for sample in batch]

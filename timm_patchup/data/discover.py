@@ -49,8 +49,8 @@ def discover(recipe: Recipe, data_dir: str | Path | None) -> Discovered:
         raise DataError(f"data_dir {data_dir} is not a folder")
     if folder is None and recipe.dataset == AUTO:
         raise DataError("no images: give their folder (--data-dir FOLDER) or a dataset (--dataset hfds/USER/NAME)")
-    is_named = folder is None or recipe.dataset != AUTO
-    keys: dict[str, Any] = {"dataset": recipe.dataset if is_named else folder_name(Path(data_dir or ""))}
+    named = folder_name(folder) if folder is not None and recipe.dataset == AUTO else recipe.dataset
+    keys: dict[str, Any] = {"dataset": named}
     image_folders = list_split_folders(folder) if folder is not None else []
     keys |= _splits(recipe, image_folders or list_splits(keys["dataset"], recipe.dataset_config, folder))
     images = find_split_folder(folder, keys["train_split"]) if folder and image_folders else None
@@ -166,7 +166,7 @@ def _missing_classes(names: Sequence[str], folder: Path, keys: Mapping[str, Any]
         missing = sorted(set(names) - set(list_classes(images, allow_empty=True))) if images else []
         if missing:
             shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-            notes.append(f"note: {images.name}/ has no images of {shown}" if images else "")
+            notes.append(f"note: {split}/ has no images of {shown}")
     return notes
 
 

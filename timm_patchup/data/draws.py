@@ -53,10 +53,11 @@ class Drawing:
     def __init__(self, *, jitter: ColorJitter | None, lighting: float, erasing: bool) -> None:
         self.jitter, self.lighting, self.erasing = jitter, lighting, erasing
 
-    def draw(self) -> SampleDraw:
-        """Draw for one sample, from the global generators."""
+    def draw(self, *, jittered: bool = True) -> SampleDraw:
+        """Draw for one sample, from the global generators; the clean split of several is not jittered."""
+        steps = [] if self.jitter is None else jitter_steps(self.jitter) if jittered else [1.0, 0.0, 0.0] * 3
         return SampleDraw(
-            jitter_steps(self.jitter) if self.jitter is not None else [],
+            steps,
             torch.randn(3) if self.lighting else None,
             random.getrandbits(32) if self.erasing else 0,
         )

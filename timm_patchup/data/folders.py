@@ -82,9 +82,9 @@ def list_split_folders(folder: Path) -> list[str]:
 
 
 def _named_splits(folder: Path) -> list[str]:
-    """Return the names of the splits in a folder, none if no split has class folders."""
+    """Return the names of the splits in a folder that have class folders; unlabelled images are no split."""
     named = [name for names in _SPLIT_FOLDERS for name in names if (folder / name).is_dir()]
-    return named if any(_subfolders(folder / name) for name in named) else []
+    return [name for name in named if _subfolders(folder / name)]
 
 
 def list_classes(folder: Path, *, allow_empty: bool = False) -> list[str]:

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, default_collate
 
 from ..core.seeding import derive_seed
 from ..recipe.parts import AugmentSpec, ImageSpec
-from .draws import Draws
+from .draws import Draws, SampleDraw
 from .encoded import Source
 from .transforms import Augmentation, EvaluationTransform, PaddedCrops
 from .workers import note_sample
@@ -68,9 +68,9 @@ class MemoryImages(Dataset):
         images = self._crops(images, index, epoch)
         if self._augment is None:
             return ByteBatch(images, labels)
-        done = [self._augment(image, sample, epoch) for image, (_, sample) in zip(images, keys)]
-        pixels, draws = torch.stack([image for image, _ in done]), [draw for _, draw in done]
-        return ByteBatch(pixels, labels, self._augment.drawing.stack(draws))
+        samples = [self._augment(image, sample, epoch) for image, (_, sample) in zip(images, keys)]
+        split_images, draws, labels = by_split(samples, labels)
+        return ByteBatch(torch.stack(split_images), labels, self._augment.drawing.stack(draws))
 
     def describe(self, sample: int) -> str:
         """Return a name of a sample, for messages."""
@@ -98,9 +98,9 @@ class StoredImages(Dataset):
         if self._augment is None:
             raise ValueError("these images have no augmentation, so they cannot be used for training")
         pil = self._augment.needs_pil
-        done = [self._augment(self._read(sample, pil=pil), sample, epoch) for epoch, sample in keys]
-        pixels, draws = default_collate([image for image, _ in done]), [draw for _, draw in done]
-        return ByteBatch(pixels, labels, self._augment.drawing.stack(draws))
+        samples = [self._augment(self._read(sample, pil=pil), sample, epoch) for epoch, sample in keys]
+        split_images, draws, labels = by_split(samples, labels)
+        return ByteBatch(default_collate(split_images), labels, self._augment.drawing.stack(draws))
 
     def _read(self, sample: int, *, pil: bool) -> Tensor | Image.Image:
         note_sample(sample)
@@ -113,6 +113,15 @@ class StoredImages(Dataset):
 
 
 Images = MemoryImages | StoredImages
+
+
+def by_split(
+    samples: Sequence[Sequence[tuple[Tensor, SampleDraw]]], labels: Tensor
+) -> tuple[list[Tensor], list[SampleDraw], Tensor]:
+    """Return images, draws and labels of some samples: all samples of the first split, then all of the next."""
+    splits = list(zip(*samples))
+    images, draws = zip(*(made for split in splits for made in split))
+    return list(images), list(draws), labels.repeat(len(splits))
 
 
 def open_images(source: Source, rows: np.ndarray, images: ImageSpec, augment: AugmentSpec | None = None) -> Images:

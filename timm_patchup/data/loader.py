@@ -23,7 +23,7 @@ from .batches import EvaluationBatches, TrainingBatches
 from .finish import Finish
 from .images import Images, open_images
 from .source import open_source, open_test, open_train
-from .splits import hold_out, take_per_class, take_stratified
+from .splits import hold_out, hold_out_per_class, take_at_most, take_per_class, take_stratified
 from .workers import Notes, Refused, WorkerDataset, one_thread
 
 _CPU = torch.device("cpu")
@@ -43,7 +43,7 @@ class Data:
     fingerprint: str
 
     def describe(self) -> str:
-        kind = "chooses the epoch" if self.held_out else "the test set, nothing is chosen on it"
+        kind = "chooses the epoch" if self.held_out else "the test set"
         return f"{len(self.train)} train, {len(self.val)} val ({kind}), {len(self.test)} test"
 
 
@@ -60,25 +60,18 @@ def load_data(recipe: Recipe, data_dir: str | Path | None = None) -> Data:
     data, images, augment = DataSpec.of(recipe), ImageSpec.of(recipe), AugmentSpec.of(recipe)
     train_source, all_rows = open_train(data, data_dir)
     test_source, test_rows = open_test(data, data_dir)
+    train_rows, held = _split(train_source.labels[all_rows], recipe)
+    val_source, train_rows, val_rows = train_source, all_rows[train_rows], all_rows[held]
     if recipe.select_split is not None:
         val_source = open_source(data, recipe.select_split, data_dir)
-        train_rows, val_rows = all_rows, np.arange(len(val_source.labels))
-    else:
-        val_source = train_source
-        kept, held = hold_out(train_source.labels[all_rows], recipe.val_fraction, seed=data.split_seed)
-        train_rows, val_rows = all_rows[kept], all_rows[held]
-    if recipe.train_per_class is not None:
-        try:
-            picked = take_per_class(train_source.labels[train_rows], recipe.train_per_class, seed=data.split_seed)
-        except ValueError as error:
-            raise DataError(f"train_per_class: {error}") from error
-        train_rows = train_rows[picked]
+        val_rows = np.arange(len(val_source.labels))
     if recipe.limit is not None:
-        sources = (train_source, val_source, test_source)
-        train_rows, val_rows, test_rows = (
-            rows[take_stratified(source.labels[rows], recipe.limit, seed=data.split_seed)]
-            for source, rows in zip(sources, (train_rows, val_rows, test_rows))
+        sources, seed = (train_source, val_source), _split_seed(recipe)
+        train_rows, val_rows = (
+            rows[take_stratified(source.labels[rows], recipe.limit, seed=seed)]
+            for source, rows in zip(sources, (train_rows, val_rows))
         )
+        test_rows = test_rows[take_stratified(test_source.labels[test_rows], recipe.limit, seed=data.split_seed)]
     if recipe.val_fraction and len(val_rows) == 0:
         raise DataError(
             f"val_fraction {recipe.val_fraction} of {len(train_source.labels)} samples is less than one sample"
@@ -86,18 +79,44 @@ def load_data(recipe: Recipe, data_dir: str | Path | None = None) -> Data:
     if len(train_rows) < recipe.batch_size:
         raise DataError(f"batch_size {recipe.batch_size} is larger than the training set of {len(train_rows)} samples")
     test = open_images(test_source, test_rows, images)
-    held_out = recipe.val_fraction > 0 or recipe.select_split is not None
+    held_out = recipe.val_fraction > 0 or recipe.val_per_class is not None or recipe.select_split is not None
     parts = [train_source.labels, train_rows, val_rows, test_source.labels, test_rows]
     if recipe.select_split is not None:
         parts.append(val_source.labels)
     return Data(
         train=open_images(train_source, train_rows, images, augment),
-        val=open_images(val_source, val_rows, images) if held_out else test,
+        val=open_images(val_source, val_rows, images, augment if recipe.val_augment else None) if held_out else test,
         test=test,
         held_out=held_out,
         class_names=train_source.class_names,
         fingerprint=fingerprint(*parts),
     )
+
+
+def _split(labels: np.ndarray, recipe: Recipe) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows to train on and the rows that are held out."""
+    seed = _split_seed(recipe)
+    try:
+        if recipe.select_split is not None:
+            train_rows, val_rows = hold_out(labels, 0.0, seed=seed)
+        elif recipe.val_per_class is not None:
+            train_rows, val_rows = hold_out_per_class(labels, recipe.val_per_class, seed=seed)
+        else:
+            train_rows, val_rows = hold_out(labels, recipe.val_fraction, seed=seed)
+    except ValueError as error:
+        raise DataError(f"val_per_class: {error}") from error
+    try:
+        if recipe.train_per_class is not None:
+            train_rows = train_rows[take_per_class(labels[train_rows], recipe.train_per_class, seed=seed)]
+        elif recipe.train_at_most is not None:
+            train_rows = train_rows[take_at_most(labels[train_rows], recipe.train_at_most, seed=seed)]
+    except ValueError as error:
+        raise DataError(f"train_per_class: {error}") from error
+    return train_rows, val_rows
+
+
+def _split_seed(recipe: Recipe) -> int:
+    return recipe.seed if recipe.split_by_seed else recipe.split_seed
 
 
 class ImageLoader:
@@ -111,6 +130,7 @@ class ImageLoader:
     """
 
     def __init__(self, images: Images, batches: Sampler, *, workers: int, device: torch.device) -> None:
+        self.batches = batches
         self._finish = Finish(images.spec, images.augment, device)
         self._device, self._workers = device, workers
         self._notes = Notes(workers, images.describe)
@@ -130,12 +150,15 @@ class ImageLoader:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield float images (B, C, H, W) and labels (B,).
+        """Start the loader processes and return float images (B, C, H, W) and labels (B,), batch by batch.
 
         Raises:
             DataFailed: an image cannot be decoded.
         """
-        for batch in self._loader:
+        return self._finished(iter(self._loader))
+
+    def _finished(self, loaded: Iterator[Any]) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in loaded:
             if isinstance(batch, Refused):
                 raise DataFailed(batch.problem)
             with one_thread() if self._workers else nullcontext():

@@ -24,6 +24,16 @@ def hold_out(labels: np.ndarray, fraction: float, *, seed: int) -> tuple[np.ndar
     return np.flatnonzero(~is_held), held
 
 
+def hold_out_per_class(labels: np.ndarray, count: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Split samples into a training set and ``count`` held-out samples per class; two sorted index vectors.
+
+    Raises:
+        ValueError: a class has fewer.
+    """
+    held = take_per_class(labels, count, seed=seed)
+    return np.setdiff1d(np.arange(len(labels)), held), held
+
+
 def take_stratified(labels: np.ndarray, count: int, *, seed: int) -> np.ndarray:
     """Return the sorted indices of ``count`` samples with unchanged class proportions, or of all samples."""
     if count >= len(labels):
@@ -47,6 +57,11 @@ def take_per_class(labels: np.ndarray, count: int, *, seed: int) -> np.ndarray:
     if sizes.min() < count:
         raise ValueError(f"cannot take {count} images per class: class {classes[sizes.argmin()]} has {sizes.min()}")
     return _pick(labels, dict.fromkeys(classes.tolist(), count), seed=seed)
+
+
+def take_at_most(labels: np.ndarray, count: int, *, seed: int) -> np.ndarray:
+    """Return the sorted indices of ``count`` samples per class, or of all samples of a class that has fewer."""
+    return _pick(labels, dict.fromkeys(np.unique(labels).tolist(), count), seed=seed)
 
 
 def _pick(labels: np.ndarray, quota: dict[int, int], *, seed: int) -> np.ndarray:

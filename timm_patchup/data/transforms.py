@@ -75,7 +75,7 @@ class Augmentation:
 
     def __init__(self, augment: AugmentSpec, images: ImageSpec, *, crop: bool) -> None:
         """Create the transforms; with ``crop=False`` the image is already cropped and flipped."""
-        self.seed = augment.seed
+        self.seed, self.aug_splits = augment.seed, augment.aug_splits
         geometry, color, _ = create_transform(
             images.size,
             is_training=True,
@@ -95,20 +95,29 @@ class Augmentation:
         self.needs_pil = bool(policies) or (crop and not _resizes_alike(images, augment.train_interpolation))
         if not self.needs_pil and crop:
             steps[0] = CropOfBytes(steps[0])
-        self.transform = Compose([*steps, *policies])
+        self.geometry, self.policies = Compose(steps), Compose(policies)
         self.drawing = Drawing(
             jitter=next((step for step in color.transforms if isinstance(step, ColorJitter)), None),
             lighting=augment.lighting,
             erasing=augment.reprob > 0,
         )
 
-    def __call__(self, image: Any, index: int, epoch: int) -> tuple[Tensor, SampleDraw]:
-        """Return an image, PIL or uint8 (C, H, W), as uint8 (C, H, W), and what is drawn for its colours."""
+    def __call__(self, image: Any, index: int, epoch: int) -> list[tuple[Tensor, SampleDraw]]:
+        """Return an image, PIL or uint8 (C, H, W), as uint8 (C, H, W), and what is drawn for its colours, per split.
+
+        Splits share crop and flips, and the first is clean, as in timm's AugMixDataset.
+        """
         seed_everything(derive_seed(self.seed, epoch, index))
         if self.needs_pil and isinstance(image, Tensor):
             image = to_pil_image(image)
-        image = self.transform(image)
-        return to_pixels(image) if isinstance(image, Image.Image) else image, self.drawing.draw()
+        image = self.geometry(image)
+        clean = [(_to_bytes(image), self.drawing.draw(jittered=False))] if self.aug_splits else []
+        augmented = [(_to_bytes(self.policies(image)), self.drawing.draw()) for _ in range(max(self.aug_splits - 1, 1))]
+        return clean + augmented
+
+
+def _to_bytes(image: Tensor | Image.Image) -> Tensor:
+    return to_pixels(image) if isinstance(image, Image.Image) else image
 
 
 class EvaluationTransform:

@@ -30,6 +30,7 @@ PatchUp, and the experiments that the recipes follow:
   year      = {2022}
 }
 ```"""
+_CHOSEN = {"validation": "the best on held-out images", "the test set": "the best on the test set"}
 _FILES = {
     "model.safetensors": "the weights",
     "config.json": "timm's configuration; the method's settings under `patchup`",
@@ -142,14 +143,16 @@ def _introduction(facts: Facts) -> str:
     elif recipe.pretrained_path is not None:
         start = f", starting from the weights in a local file, `{recipe.pretrained_path}`"
     labels = facts.config.get("label_names") or []
-    classes = f" Its {len(labels)} classes: {', '.join(labels)}." if 0 < len(labels) <= _MAX_CLASSES_NAMED else ""
+    classes = (
+        f" Its {len(labels)} classes: {escape(', '.join(labels))}." if 0 < len(labels) <= _MAX_CLASSES_NAMED else ""
+    )
     return (
         f"# {facts.name}\n\n"
         f"`{facts.config['architecture']}`, {facts.results['parameters']:,} parameters, trained {how} on "
         f"{facts.dataset_title}{start}, with "
         f"[timm](https://github.com/huggingface/pytorch-image-models) and `timm_patchup`.{classes}\n\n"
         f"Weights: {average}, after epoch {facts.results['best_epoch']} of {facts.results['epochs']} "
-        f"({'the best on held-out images' if facts.results['chosen_on'] == 'validation' else 'the last epoch'})."
+        f"({_CHOSEN.get(facts.results['chosen_on'], 'the last epoch')})."
     )
 
 

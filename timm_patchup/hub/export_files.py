@@ -102,13 +102,13 @@ def _write_config(
 
 
 def _plot(folder: Path, title: str, run: FinishedRun, private: Private) -> None:
-    held_out = run.results["chosen_on"] == "validation"
+    chosen_on = run.results["chosen_on"]
     plot_curves(
         run.rows,
         folder / "curves.png",
         title=title,
-        best_epoch=run.results["best_epoch"] if held_out else None,
-        val_name="validation" if held_out else "test",
+        best_epoch=None if chosen_on.startswith("nothing") else run.results["best_epoch"],
+        val_name="validation" if chosen_on == "validation" else "test",
     )
     if run.results.get("confusion"):
         names = private.clean_values(run.results.get("class_names"))

@@ -5,7 +5,6 @@ The model runs without ``labels``, as its own loss takes class indices only; eva
 
 from typing import Any
 
-from torch import nn
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
@@ -31,15 +30,14 @@ class MixTrainerMixin:
         self.model_accepts_loss_kwargs = False  # mixer.loss is a mean, which the Trainer divides when it accumulates
         self.add_callback(_draws_of(mixer))  # type: ignore[attr-defined]
 
-    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         if not model.training:
             return super().compute_loss(model, inputs, *args, **kwargs)  # type: ignore[misc]
         if not {"pixel_values", "labels"} <= inputs.keys():
             raise UserError(f"mixing needs batches of pixel_values and labels, got {', '.join(inputs)}")
         if inputs["labels"].is_floating_point() and self.criterion is None:
             raise UserError("float labels could be distributions or several labels: give criterion=, on soft targets")
-        others = dict(inputs)
-        others["pixel_values"], target = self.mixer(inputs["pixel_values"], others.pop("labels"))
+        mixed, target = self.mixer(inputs["pixel_values"], inputs["labels"])
 
         def run(**batch: Any) -> Any:
             outputs = model(**batch)
@@ -48,7 +46,8 @@ class MixTrainerMixin:
             outputs["loss"] = self.mixer.loss(outputs["logits"], target, self.criterion)
             return outputs
 
-        return super().compute_loss(run, others, *args, **kwargs)  # type: ignore[misc]
+        unlabelled = {name: value for name, value in inputs.items() if name != "labels"} | {"pixel_values": mixed}
+        return super().compute_loss(run, unlabelled, *args, **kwargs)  # type: ignore[misc]
 
 
 class MixTrainer(MixTrainerMixin, Trainer):

@@ -1,10 +1,12 @@
 """Cutout (DeVries and Taylor, 2017): one square of every image is set to zero.
 
-Each image has a square of its own, centred anywhere, so that it is clipped at the border. Zero is the mean colour,
-since images come normalised. The targets stay as they are.
+Each image has a square of its own, centred anywhere, so that it is clipped at the border; the authors of PatchUp hide
+the same square in all images of a batch. Zero is the mean colour, since images come normalised. The targets stay as
+they are.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,13 +22,15 @@ class Cutout(Method):
     """Erase a square of the images of any model."""
 
     length: int = setting(16, "side of the square in pixels", low=1)
+    mask: Literal["sample", "batch"] = setting("sample", "one square per sample, or one for the batch")
 
     def change(self, place: Place) -> Change:
         rows, columns = (self._covered(size, place) for size in place.shape[2:])
         return Erase((rows[:, :, None] & columns[:, None, :])[:, None], torch.ones((), device=place.device))
 
     def _covered(self, size: int, place: Place) -> Tensor:
-        """Draw which pixels along a side are inside each sample's square: bool, (B, size)."""
-        middle = torch.randint(size, (place.shape[0], 1), generator=place.generator)
+        """Draw which pixels along a side are inside each square: bool, (B or 1, size)."""
+        squares = place.shape[0] if self.mask == "sample" else 1
+        middle = torch.randint(size, (squares, 1), generator=place.generator)
         distance = torch.arange(size) - middle + self.length // 2
         return ((distance >= 0) & (distance < self.length)).to(place.device, non_blocking=True)

@@ -1,13 +1,14 @@
 """Mixup (Zhang et al., 2018) and Manifold Mixup (Verma et al., 2019): weighted sums of two samples.
 
-One lam for the batch, as ``timm.data.Mixup`` has it; the partner is a random permutation instead of the reversed batch,
-so that odd batches work.
+One lam for the batch, as ``timm.data.Mixup`` has it, or one per sample; the partner is a random permutation instead of
+the reversed batch, so that odd batches work.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ..core.draw import Change, Mix
-from ..core.method import Method, Place, SiteMethod, register_method
+from ..core.method import LAM, Method, Place, SiteMethod, register_method
 from ..core.settings import setting
 
 
@@ -17,9 +18,10 @@ class Mixup(Method):
     """Mix the images of any model."""
 
     alpha: float = setting(1.0, "lam ~ Beta(alpha, alpha); small values mix little", above=0)
+    lam: Literal["batch", "sample"] = setting("batch", LAM)
 
     def change(self, place: Place) -> Change:
-        return Mix(place.everywhere(), place.beta(self.alpha))
+        return Mix(place.everywhere(), place.lam(self.alpha, self.lam))
 
 
 @register_method("manifold_mixup")
@@ -28,6 +30,7 @@ class ManifoldMixup(SiteMethod):
     """Mix all features at a random site, the input among them."""
 
     alpha: float = setting(2.0, "lam ~ Beta(alpha, alpha); small values mix little", above=0)
+    lam: Literal["batch", "sample"] = setting("batch", LAM)
 
     def change(self, place: Place) -> Change:
-        return Mix(place.everywhere(), place.beta(self.alpha))
+        return Mix(place.everywhere(), place.lam(self.alpha, self.lam))

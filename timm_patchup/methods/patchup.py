@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.draw import Change, Mix
 from ..core.functional import Objective, exact_seed_rate, expected_coverage, grow_blocks, seed_rate
-from ..core.method import INPUT, Place, SiteMethod, register_method
+from ..core.method import INPUT, LAM, Place, SiteMethod, register_method
 from ..core.settings import setting
 from ..errors import UserError
 
@@ -31,7 +31,9 @@ class BlockMethod(SiteMethod):
     coverage: Literal["paper", "exact"] = setting(
         "paper", "rate of blocks: the paper's, or the one that alters gamma on average at any map size"
     )
-    mask: Literal["batch", "sample"] = setting("batch", "one mask for the batch (the paper), or one per sample")
+    mask: Literal["batch", "sample"] = setting(
+        "batch", "one mask for the batch (the authors' code; the paper is silent), or one per sample"
+    )
     input_mask: Literal["rectangle", "blocks"] = setting(
         "rectangle", "at the input a CutMix rectangle (the paper), or the block mask of its ablation"
     )
@@ -45,10 +47,10 @@ class BlockMethod(SiteMethod):
     def change(self, place: Place) -> Change:
         if place.site == INPUT and self.input_mask == "rectangle":
             return Mix(place.rectangle(alpha=1.0))
-        lam = self.lam(place)  # drawn before the mask
+        lam = self.draw_lam(place)  # drawn before the mask
         return Mix(self.blocks(place), lam)
 
-    def lam(self, place: Place) -> float:
+    def draw_lam(self, place: Place) -> float | Tensor:
         """Return the weight of the sample's own features inside the blocks."""
         return 0.0
 
@@ -91,5 +93,7 @@ class SoftPatchUp(BlockMethod):
     gamma: float = setting(0.75, _GAMMA, low=0, high=1)
     alpha: float = setting(2.0, "lam ~ Beta(alpha, alpha), the weight of the own features in a block", above=0)
 
-    def lam(self, place: Place) -> float:
-        return 0.0 if place.site == INPUT else place.beta(self.alpha)
+    lam: Literal["batch", "sample"] = setting("batch", LAM)
+
+    def draw_lam(self, place: Place) -> float | Tensor:
+        return 0.0 if place.site == INPUT else place.lam(self.alpha, self.lam)

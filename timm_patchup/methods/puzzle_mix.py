@@ -5,8 +5,8 @@ back to the input, in eval mode as the authors do. ``puzzle_solver`` finds the m
 whole batch, ``puzzle_images`` joins the images.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -57,6 +57,12 @@ class Puzzle:
         for share in (self.kept.min(), self.kept.max()):
             check_value("draw.kept", share.item(), float, low=0, high=1)
 
+    def for_splits(self, num_splits: int) -> "Puzzle":
+        names = ("mask", "own_source", "partner_source", "changed", "kept")
+        per_sample: dict[str, Any] = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        tiled: dict[str, Any] = {name: torch.cat([value] * num_splits) for name, value in per_sample.items()}
+        return replace(self, **tiled)
+
 
 def _check_tensor(name: str, value: Any, kind: str, shape: tuple[int | str, ...]) -> None:
     if isinstance(value, Tensor):
@@ -82,6 +88,9 @@ class PuzzleMix(Method):
     gamma: float = setting(0.5, "weight of the smoothness of images across blocks, relative to beta", low=0, high=1)
     eta: float = setting(0.2, "weight of the prior that pulls masks to lam", low=0)
     transport: bool = setting(True, "whether salient blocks move to where they are seen")
+    transport_size: Literal["piece", "block"] = setting(
+        "piece", "what moves: blocks divided into a 16 x 16 grid, or whole blocks, as its Tiny-ImageNet command does"
+    )
     t_eps: float = setting(0.8, "price of the distance a block moves", above=0)
     objective: Objective = setting("l2", "paper for L1 + L2, l1 or l2 for one of the two terms")
 
@@ -107,7 +116,9 @@ class PuzzleMix(Method):
         mask = (solve_mask(problem) / (self.n_labels - 1)).masked_fill(alone, 1.0)
         own_source = partner_source = None
         if self.transport:
-            finer = max(1, min(FINEST // max(grid), min(height // grid[0], width // grid[1]) // CELL))
+            finer = 1
+            if self.transport_size == "piece":
+                finer = max(1, min(FINEST // max(grid), min(height // grid[0], width // grid[1]) // CELL))
             pieces = mask.repeat_interleave(finer, 1).repeat_interleave(finer, 2)
             shares = block_saliency(saliency, (grid[0] * finer, grid[1] * finer))
             own_source = transport_plan(shares, pieces > 0.0, t_eps=self.t_eps)

@@ -3,7 +3,8 @@
 ``BENCHMARK_METHOD`` is a file of ``recipes/benchmarks`` and one of ``recipes/methods``. A file lists what it builds on
 under ``include`` (parts, or whole recipes) and overrides it with its own keys; ``when`` in a method file has the keys
 that differ for a part or a benchmark. ``sites`` of a network is where methods act inside it, with PatchUp's block size
-at each: ``mix_sites`` and ``mix_block_size`` of the methods that have them.
+at each: ``mix_sites`` and ``mix_block_size`` of the methods that have them. ``protocol`` names a file of
+``recipes/protocols``, whose keys replace those of the recipe.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,24 +14,41 @@ from typing import Any
 
 from ..core.method import INPUT, PAPER_SITES, list_methods, method_settings, method_type
 from ..core.outside import import_methods
-from ..errors import UserError, nearest
+from ..errors import UserError, nearest, unknown
 from ..system.checked import check_keys, read_yaml
 from .schema import MIX_PREFIX, Recipe, override, without_retired
 
 DEFAULT = "fashion_mini_hard_patchup"
-SITES = "sites"
+SITES, PROTOCOL = "sites", "protocol"
 
 
 @dataclass
 class Keys:
-    """Flat keys on the way to a recipe, and the names of the files they came from."""
+    """Flat keys on the way to a recipe, and the names of the files they came from.
+
+    Attributes:
+        sites: the sites of the network, with PatchUp's block size at each; None if no file names them.
+        protocol: the protocol that a file asks for; None for the recipe's own.
+    """
 
     values: dict[str, Any] = field(default_factory=dict)
     parts: set[str] = field(default_factory=set)
+    sites: dict[str, int] | None = None
+    protocol: str | None = None
 
     def update(self, other: "Keys") -> None:
         self.values = override(self.values, other.values)
         self.parts |= other.parts
+        self.sites = other.sites or self.sites
+        self.protocol = other.protocol or self.protocol
+
+    def take(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Take what is no key of a recipe out of the keys of a file, and return the rest."""
+        rest = dict(own)
+        self.sites, self.protocol = rest.pop(SITES, self.sites), rest.pop(PROTOCOL, self.protocol)
+        if self.sites is not None and not isinstance(self.sites, dict):
+            raise UserError(f"{SITES} must be a mapping of sites to block sizes, got {self.sites!r}")
+        return rest
 
 
 def recipes_dir() -> Path:
@@ -48,6 +66,10 @@ def list_recipe_methods() -> list[str]:
     return sorted(path.stem for path in (recipes_dir() / "methods").glob("*.yaml"))
 
 
+def list_protocols() -> list[str]:
+    return sorted(path.stem for path in (recipes_dir() / "protocols").glob("*.yaml"))
+
+
 def list_recipes() -> list[str]:
     """Return the names of all recipes."""
     return [f"{benchmark}_{method}" for benchmark in list_benchmarks() for method in list_recipe_methods()]
@@ -62,6 +84,7 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
         source: a name of ``list_recipes()``, or the path of a file, such as the recipe.yaml of a run.
         overrides: flat keys that replace those of the recipe. Another ``mix`` comes with its own settings, another
             ``model`` drops the ``model_kwargs`` and sites of the recipe's, another ``sched`` the keys of its schedule.
+            ``protocol`` is a name of ``list_protocols()``.
 
     Raises:
         UserError: everything that is wrong, together.
@@ -76,16 +99,18 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
     except UserError as error:
         raise UserError([*error.problems, *_problems_of(overrides)]) from None
     if overrides.get("model") not in (None, keys.values.get("model")):
-        own = _at_sites(keys.values)
+        own = _at_sites(keys)
         kept = {name: value for name, value in keys.values.items() if name not in own or value != own[name]}
-        keys.values = {name: value for name, value in kept.items() if name not in (SITES, "model_kwargs")}
+        keys.values = {name: value for name, value in kept.items() if name != "model_kwargs"}
+        keys.sites = None
     mix = overrides.pop("mix", None)
     if mix is not None:
         _choose(keys, mix)
+    protocol = overrides.pop(PROTOCOL, None) or keys.protocol
+    if protocol is not None:
+        _apply_protocol(keys, protocol)
     if "mix_sites" in overrides and isinstance(keys.values.get("mix_block_size"), list):
-        chosen = overrides["mix_sites"] or PAPER_SITES
-        keys.values.update(_at_sites(keys.values, chosen))  # the block sizes of other sites
-    keys.values.pop(SITES, None)
+        keys.values.update(_at_sites(keys, overrides["mix_sites"] or PAPER_SITES))  # the block sizes of other sites
     import_methods(keys.values.get("mix"))
     return Recipe.from_dict(override(keys.values, overrides))
 
@@ -101,7 +126,8 @@ def read_resolved(path: Path) -> Recipe:
 
 def _problems_of(overrides: Mapping[str, Any]) -> list[str]:
     try:
-        Recipe.from_dict({name: value for name, value in overrides.items() if not name.startswith(MIX_PREFIX)})
+        keys = {name: value for name, value in overrides.items() if not name.startswith(MIX_PREFIX)}
+        Recipe.from_dict({name: value for name, value in keys.items() if name != PROTOCOL})
     except UserError as error:
         return error.problems
     return []
@@ -141,24 +167,38 @@ def _apply_method(keys: Keys, method: str) -> None:
     values = _mapping(recipes_dir() / "methods" / f"{method}.yaml")
     special = values.pop("when", {})
     keys.values.update(values)
-    keys.values.update(_at_sites(keys.values))
+    keys.values.update(_at_sites(keys))
     for part, differing in special.items():
         if part in keys.parts:
             keys.values.update(differing)
 
 
-def _at_sites(values: Mapping[str, Any], chosen: Sequence[str] | None = None) -> dict[str, Any]:
+def _apply_protocol(keys: Keys, protocol: str) -> None:
+    """Replace keys by those of a protocol; ``when`` in its file has those of a part, a benchmark or a method."""
+    if protocol not in list_protocols():
+        raise unknown(PROTOCOL, protocol, list_protocols())
+    values = _mapping(recipes_dir() / "protocols" / f"{protocol}.yaml")
+    special = values.pop("when", {})
+    for part, differing in special.items():
+        if part in keys.parts or part == keys.values.get("mix"):
+            values.update(differing)
+    sites = values.pop(SITES, None)
+    if sites is not None and keys.sites is not None:  # another model has other sites
+        keys.sites = sites
+        keys.values.update(_at_sites(keys))
+    keys.values = override(keys.values, values)
+
+
+def _at_sites(keys: Keys, chosen: Sequence[str] | None = None) -> dict[str, Any]:
     """Return the sites of the network as settings of the method, with the block sizes there if it has one per site.
 
     Args:
-        values: keys with the network's ``sites`` and the method's ``mix``.
+        keys: with the network's sites and the method.
         chosen: other sites to take; None for those of the network, without the input if the method never acts there.
     """
-    sites, mix = values.get(SITES), values.get("mix", "none")
+    sites, mix = keys.sites, keys.values.get("mix", "none")
     if sites is None or mix not in list_methods() or SITES not in method_settings(mix):
         return {}
-    if not isinstance(sites, dict):
-        raise UserError(f"{SITES} must be a mapping of sites to block sizes, got {sites!r}")
     with_input = INPUT in method_type(mix).default_sites
     names = list(chosen or (name for name in sites if name != INPUT or with_input))
     settings: dict[str, Any] = {"mix_sites": names}
@@ -178,7 +218,7 @@ def _choose(keys: Keys, mix: Any) -> None:
         _apply_method(keys, mix)  # augmix and autoaugment are the method none with timm's aa
     for method in mix if isinstance(mix, list) else ():
         if method in list_methods() and method in list_recipe_methods():
-            own = Keys({name: value for name, value in keys.values.items() if name == SITES}, keys.parts)
+            own = Keys(parts=keys.parts, sites=keys.sites)
             _apply_method(own, method)
             settings = {name: value for name, value in own.values.items() if name.startswith(MIX_PREFIX)}
             by_name = {name.removeprefix(MIX_PREFIX): value for name, value in settings.items()}
@@ -204,6 +244,7 @@ def read_keys(path: Path, seen: tuple[Path, ...] = ()) -> Keys:
             keys.update(read_keys(beside, seen=(*seen, path)))
         else:
             keys.update(_compose(str(name), seen=(*seen, path)))
+    own = keys.take(own)
     if "mix" in keys.values and "mix" in own:
         _choose(keys, own["mix"])
         own.pop("mix")

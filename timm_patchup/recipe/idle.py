@@ -38,6 +38,10 @@ def optimizer_has(what: str) -> Idle:
     return idle
 
 
+def no_mix(recipe: Any) -> str | None:
+    return "with the mix none" if recipe.mix == "none" else None
+
+
 def loss_is(name: str) -> Idle:
     """Idle with all losses but this one."""
     return lambda recipe: None if recipe.loss == name else f"with the loss {recipe.loss}: it needs {name}"
@@ -53,12 +57,35 @@ def next_to_aa(recipe: Any) -> str | None:
     return None if recipe.aa is None or "3a" in recipe.aa else "next to aa, as in timm: set color_jitter to 0"
 
 
+def nothing_held_out(recipe: Any) -> str | None:
+    held = recipe.val_fraction or recipe.val_per_class or recipe.select_split is not None
+    return None if held else "without val_fraction, val_per_class or select_split"
+
+
+def nothing_augments(recipe: Any) -> str | None:
+    return None if recipe.aa or recipe.color_jitter else "without aa or color_jitter: all splits would be the same"
+
+
 def nothing_chosen(recipe: Any) -> str | None:
-    chosen = recipe.val_fraction or recipe.select_split is not None
-    return None if chosen else "without val_fraction or select_split: no epoch is chosen"
+    why = None if recipe.best_on_test else nothing_held_out(recipe)
+    return why and f"{why}: no epoch is chosen"
+
+
+def held_out(recipe: Any) -> str | None:
+    return None if nothing_held_out(recipe) else "next to held-out images: set val_fraction to 0"
 
 
 def nothing_drawn(recipe: Any) -> str | None:
-    if recipe.val_fraction or recipe.test_fraction or recipe.train_per_class or recipe.limit:
+    drawn = ("val_fraction", "val_per_class", "test_fraction", "train_per_class", "train_at_most", "limit")
+    if any(getattr(recipe, key) for key in drawn):
         return None
-    return "without val_fraction, test_fraction, train_per_class and limit: all samples are used"
+    return f"without {', '.join(drawn[:-1])} and limit: all samples are used"
+
+
+def held_out_by_class(recipe: Any) -> str | None:
+    return "next to val_per_class" if recipe.val_fraction and recipe.val_per_class else None
+
+
+def next_to(key: str) -> Idle:
+    """Idle while another key is set."""
+    return lambda recipe: f"next to {key}" if getattr(recipe, key) else None

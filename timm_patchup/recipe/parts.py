@@ -102,6 +102,7 @@ class AugmentSpec:
     remode: str
     recount: int
     seed: int
+    aug_splits: int = 0
 
     @classmethod
     def of(cls, recipe: Recipe) -> "AugmentSpec":

@@ -13,19 +13,26 @@ from typing import Any, Literal
 
 import yaml
 
-from ..core.method import Method, list_methods, method_settings
+from ..core.method import PAPER_SITES, Method, list_methods, method_settings
 from ..core.one_of import OneOf, make_methods, read_methods
 from ..core.outside import is_unknown_outside
+from ..core.schedule import Schedule
 from ..core.settings import AUTO, Checked, raise_together, setting, settings_of
 from ..errors import NoEffect, UserError, nearest
 from .idle import (
     DECAYING,
     SCHEDULED,
+    held_out,
+    held_out_by_class,
     in_memory,
     loss_is,
+    next_to,
     next_to_aa,
+    no_mix,
+    nothing_augments,
     nothing_chosen,
     nothing_drawn,
+    nothing_held_out,
     optimizer_has,
     schedule_is,
     without,
@@ -48,7 +55,18 @@ class Recipe(Checked):
     train_split: str = setting("train", "split to train on", auto=True)
     val_split: str = setting("test", "split the finished model is tested on, once", auto=True)
     val_fraction: float = setting(
-        0.1, "share of the train split held out to choose the best epoch", low=0, high=0.9, auto=True
+        0.1,
+        "share of the train split held out to choose the best epoch",
+        low=0,
+        high=0.9,
+        auto=True,
+        idle=held_out_by_class,
+    )
+    val_per_class: int | None = setting(
+        None, "hold out this many images per class instead of a share", low=1, idle=next_to("select_split")
+    )
+    val_augment: bool = setting(
+        False, "augment held-out images as training images, as the authors do", idle=nothing_held_out
     )
     select_split: str | None = setting(
         None, "split that chooses the best epoch, instead of a share of the train split", auto=True
@@ -59,10 +77,16 @@ class Recipe(Checked):
     split_seed: int = setting(
         0, "seed of the held-out share and of every subset, the same for all runs", low=0, idle=nothing_drawn
     )
+    split_by_seed: bool = setting(
+        False, "draw what is held out and trained on from the seed of the run, as the authors do", idle=nothing_drawn
+    )
     input_key: str = setting("image", "column of the images", auto=True)
     target_key: str = setting("label", "column of the labels", auto=True)
     num_classes: int = setting(10, "number of classes", low=1, auto=True)
     train_per_class: int | None = setting(None, "train on this many images per class, for scarce data", low=1)
+    train_at_most: int | None = setting(
+        None, "train on at most this many images per class", low=1, idle=next_to("train_per_class")
+    )
     limit: int | None = setting(None, "use this many samples of each split, for a quick trial run", low=1)
     workers: int = setting(0, "loader processes per training process", low=0, high=256, fixed=False)
     # Images and augmentation
@@ -91,6 +115,12 @@ class Recipe(Checked):
     color_jitter: float = setting(0.0, "strength of colour jitter", low=0, idle=next_to_aa)
     lighting: float = setting(0.0, "strength of AlexNet's PCA lighting", low=0)
     aa: str | None = setting(None, "timm's automatic augmentation: original, rand-m9-mstd0.5, augmix-m3-w3, ...")
+    aug_splits: int = setting(
+        0,
+        "show each sample this many times in a batch, first without aa and color_jitter",
+        low=0,
+        idle=nothing_augments,
+    )
     reprob: float = setting(0.0, "probability of random erasing", low=0, high=1)
     remode: Literal["const", "rand", "pixel"] = setting(
         "pixel", "what random erasing fills with", idle=without("reprob")
@@ -124,9 +154,18 @@ class Recipe(Checked):
     mix: str | list[str] = setting("none", "the method, or several, of which one is chosen per batch")
     mix_weights: list[float] | None = setting(None, "how often each of several methods has its turn", above=0)
     mix_settings: dict[str, Any] = field(default_factory=dict)
+    mixup_off_epoch: int = setting(
+        0, "no batch is altered from this epoch on, as in timm; 0 for never", low=0, idle=no_mix
+    )
+    mixup_warmup_epochs: int = setting(
+        0, "the settings under mixup_warmup rise linearly from 0 in this many epochs", low=0, idle=no_mix
+    )
+    mixup_warmup: list[str] = setting(
+        ["prob"], "settings of the method that rise: prob, gamma, drop_prob", idle=without("mixup_warmup_epochs")
+    )
     smoothing: float = setting(0.0, "label smoothing", low=0, below=1)
-    loss: Literal["cross_entropy", "bce", "bce_softmax"] = setting(
-        "cross_entropy", "loss on soft targets; bce_softmax is that of the authors' code"
+    loss: Literal["cross_entropy", "bce", "bce_softmax", "jsd"] = setting(
+        "cross_entropy", "loss on soft targets; bce_softmax is the authors', jsd AugMix's, which compares aug_splits"
     )
     bce_sum: bool = setting(False, "sum bce over the classes instead of the mean, as in timm", idle=loss_is("bce"))
     bce_target_thresh: float | None = setting(
@@ -192,6 +231,12 @@ class Recipe(Checked):
     )
     val_interval: int = setting(1, "epochs between two validations; the last is always validated", low=1)
     eval_metric: Literal["top1", "loss"] = setting("top1", "what makes an epoch the best", idle=nothing_chosen)
+    best_tie: Literal["last", "first"] = setting(
+        "last", "which of several best epochs is tested; the authors test the first", idle=nothing_chosen
+    )
+    best_on_test: bool = setting(
+        False, "test the epoch that is best on the test set, as CutMix reports ImageNet, not the last", idle=held_out
+    )
     checkpoint_steps: int = setting(
         0, "updates between two checkpoints, besides those of each epoch; 0 for epochs only", low=0, fixed=False
     )
@@ -217,6 +262,8 @@ class Recipe(Checked):
         if self._unknown_outside(mix):
             return  # a recipe that is merely read imports nothing; its settings stay as they are
         method = read_methods(mix, settings, weights=self.mix_weights, prefix=MIX_PREFIX)
+        if mix != "none":  # with it a schedule has no effect, which is reported as such
+            self.schedule.check(method, prefix="mixup_")
         object.__setattr__(self, "mix", mix)
         if isinstance(method, OneOf):
             each = {name: dict(sorted(one.settings().items())) for name, one in zip(mix, method.methods)}
@@ -234,6 +281,13 @@ class Recipe(Checked):
         """The method with its settings."""
         weights = {} if self.mix_weights is None else {"weights": self.mix_weights}
         return make_methods(self.mix, **weights, **self.mix_settings)
+
+    @property
+    def schedule(self) -> Schedule:
+        """What changes in the method from epoch to epoch."""
+        return Schedule(
+            off_epoch=self.mixup_off_epoch, warmup_epochs=self.mixup_warmup_epochs, warmup=tuple(self.mixup_warmup)
+        )
 
     @property
     def methods(self) -> dict[str, dict[str, Any]]:
@@ -282,7 +336,7 @@ class Recipe(Checked):
 
         What had no effect is left out: earlier editions refused fewer of these keys, and their runs can be resumed.
         """
-        return cls.from_dict(_without_idle(without_retired(values), keep=set()))
+        return cls.from_dict(_without_idle(_as_it_was(without_retired(values)), keep=set()))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the flat keys, with the settings of the method as ``mix_*``, of several under ``mix_settings``."""
@@ -326,6 +380,10 @@ class Recipe(Checked):
             problems.append(
                 f"batch_size {self.batch_size} cannot be divided by grad_accum_steps {self.grad_accum_steps}"
             )
+        if self.aug_splits == 1:
+            problems.append("aug_splits must be 0, or at least 2: one clean split and others to compare with it")
+        if self.loss == "jsd" and not self.aug_splits:
+            problems.append("loss jsd compares the splits of a batch: set aug_splits, to 3 as AugMix does")
         if self.sched == "multistep" and sorted(set(self.decay_milestones)) != self.decay_milestones:
             problems.append(f"decay_milestones must increase, got {self.decay_milestones}")
         if self.warmup_epochs and self.warmup_epochs >= self.epochs and not self.warmup_prefix:
@@ -336,8 +394,8 @@ class Recipe(Checked):
 
     def _class_weight_problems(self) -> list[str]:
         problems = []
-        if self.class_weight is not None and self.loss == "bce_softmax":
-            problems.append("class_weight needs the loss cross_entropy or bce, got bce_softmax")
+        if self.class_weight is not None and self.loss in ("bce_softmax", "jsd"):
+            problems.append(f"class_weight needs the loss cross_entropy or bce, got {self.loss}")
         weights = self.class_weight if isinstance(self.class_weight, list) else []
         if weights and self.num_classes not in (AUTO, len(weights)):
             problems.append(f"class_weight needs {self.num_classes} values, one per class, got {len(weights)}")
@@ -416,6 +474,14 @@ def _idle_keys(values: Mapping[str, Any]) -> set[str]:
     except UserError:
         pass
     return set()
+
+
+def _as_it_was(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stored keys with those whose default is not what an edition without them did."""
+    if values.get("mix") != "dropblock" or "mix_at" in values:
+        return dict(values)
+    sites = values.get("mix_sites") or list(PAPER_SITES)
+    return {**values, "mix_at": "random", "mix_mask": "sample", "mix_sites": sites}
 
 
 def without_retired(values: Mapping[str, Any]) -> dict[str, Any]:

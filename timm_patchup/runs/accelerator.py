@@ -11,8 +11,9 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, GradientAccumulationPlugin, parse_flag_from_env
 
-from ..errors import UserError, one_line
+from ..errors import OtherProcessFailed, UserError, one_line
 from ..system.threads import share_of_cores
+from .together import is_lost_process
 
 # What a launch configuration may ask for and the package does not support; on the CPU, Accelerate ignores it.
 _SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
@@ -55,6 +56,10 @@ def make_accelerator(
         )
     except (ValueError, ImportError) as error:
         raise UserError(f"Accelerate refuses this launch: {one_line(error)}") from error
+    except RuntimeError as error:
+        if is_lost_process(error):
+            raise OtherProcessFailed from error
+        raise
     problems = []
     world_size = int(os.environ.get("WORLD_SIZE", 1))
     if world_size != accelerator.num_processes:

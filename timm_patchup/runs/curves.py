@@ -13,9 +13,16 @@ def plot_curves(rows: Sequence[EpochRow], path: Path, *, title: str, best_epoch:
 
     figure = Figure(figsize=(10, 4), layout="constrained")
     losses, errors = figure.subplots(1, 2)
-    losses.plot(
-        [row["epoch"] for row in rows], [row["train_loss"] for row in rows], label="train (objective)", color="C0"
-    )
+    trained = [row for row in rows if row.get("train_nll") is not None]
+    if trained:
+        at = [row["epoch"] for row in trained]
+        dot = "." if len(trained) < 2 else None
+        losses.plot(at, [row["train_nll"] for row in trained], label="train (NLL, mixed)", color="C0", marker=dot)
+        wrong = [100.0 - (row["train_top1"] or 0.0) for row in trained]
+        errors.plot(at, wrong, label="train error (mixed: of the larger share)", color="C0", marker=dot)
+    else:  # a run of an earlier edition
+        objective = [row["train_loss"] for row in rows]
+        losses.plot([row["epoch"] for row in rows], objective, label="train (objective)", color="C0")
     measured = [row for row in rows if row["val_loss"] is not None]
     epochs = [row["epoch"] for row in measured]
     marker = "." if len(measured) < 2 else None

@@ -24,7 +24,10 @@ from ..system.locks import LOCK, is_locked, locked
 State = Literal["new", "unfinished", "finished", "foreign"]
 OWN_FILES = ("recipe.yaml", "summary.csv", "results.json", "curves.png", "confusion.png", "model.safetensors")
 CHECKPOINT_FILES = ("step-*", "aside-step-*", "best-*.safetensors", f"{PARTIAL}*")
-COLUMNS = ("epoch", "lr", "train_loss", "val_loss", "val_top1", "val_top5", "val_error")
+# train_loss is the objective; train_nll and train_top1 compare with val_loss and val_top1: cross-entropy with the mixed
+# targets, neither doubled nor smoothed, and the share of predictions of the label with the larger share.
+COLUMNS = ("epoch", "lr", "train_loss", "train_nll", "train_top1", "val_loss", "val_top1", "val_top5", "val_error")
+_NEWER_COLUMNS = ("train_nll", "train_top1")  # runs of earlier editions have none
 EpochRow = dict[str, float | None]
 # What results.json must have.
 RESULTS = {"test": dict, "best_epoch": int, "epochs": int, "chosen_on": str, "weights": str}
@@ -152,7 +155,8 @@ class RunFolder:
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows({name: "" if row[name] is None else row[name] for name in COLUMNS} for row in rows)
+        # Rows of checkpoints that an earlier edition wrote lack the newer columns.
+        writer.writerows({name: "" if row.get(name) is None else row[name] for name in COLUMNS} for row in rows)
         self.write_text("summary.csv", text.getvalue())
 
     def summary(self) -> str:
@@ -193,10 +197,14 @@ def parse_summary(text: str) -> list[EpochRow]:
     """
     rows: list[EpochRow] = []
     try:
-        for row in csv.DictReader(io.StringIO(text)):
-            rows.append({name: float(row[name]) if row[name] else None for name in COLUMNS})
-            if rows[-1]["epoch"] is None:
-                raise ValueError("no epoch")
+        reader = csv.DictReader(io.StringIO(text))
+        names = reader.fieldnames or ()
+        if not set(COLUMNS) - {*_NEWER_COLUMNS} <= set(names):
+            raise ValueError("columns are missing")
+        for row in reader:
+            if None in (row[name] for name in names) or not row["epoch"]:
+                raise ValueError("it is cut off")
+            rows.append({name: float(row[name]) if row.get(name) else None for name in COLUMNS})
     except (csv.Error, KeyError, TypeError, ValueError) as error:
         raise UserError(f"summary.csv is damaged: row {len(rows) + 1}: {one_line(error, 80)}") from None
     return rows

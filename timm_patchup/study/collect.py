@@ -4,10 +4,10 @@ Only files are read here; nothing is run.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import NoneType
+from typing import Any
 
 from ..errors import UserError
 from ..runs.folder import RunFolder, parse_summary
@@ -90,7 +90,7 @@ def measured(study: Study, run: Run, options: StudyOptions) -> dict[Cell, float]
         found = {(metric, run.condition.setting): value for metric, value in metrics_of(folder).items()}
     except UserError:  # one damaged run must not hide the others
         return {}
-    suites = _suites(options.report(run))
+    suites = _suites(run, options)
     for part in study.evaluation:
         values = suites.get(part.suite, {})
         for name in part.values:
@@ -139,20 +139,34 @@ def is_done(study: Study, run: Run, options: StudyOptions) -> bool:
         return False
     report = options.report(run)
     reported = (report / "report.html").is_file()  # the page is written last
-    return not study.evaluation or (reported and {part.suite for part in study.evaluation} <= set(_suites(report)))
+    return not study.evaluation or (
+        reported and {part.suite for part in study.evaluation} <= set(_suites(run, options))
+    )
 
 
-def _suites(report: Path) -> dict[str, dict[str, float | None]]:
-    """Return the values per suite in the report of one model; none if there is no complete report."""
-    path, found = report / "results.json", dict[str, dict[str, float | None]]()
+def _suites(run: Run, options: StudyOptions) -> dict[str, dict[str, float | None]]:
+    """Return the values per suite in the report of a run; none of what was measured in another way or is damaged."""
+    path, found = options.report(run) / "results.json", dict[str, dict[str, float | None]]()
     try:
         for suite, by_model in read_json(path, suites=dict)["suites"].items():
             for name, entry in check_keys(by_model, {}, where=f"{path}: {suite}").items():
-                values = check_keys(entry, {"values": dict}, where=f"{path}: {suite} of {name}")["values"]
-                found[suite] = check_keys(values, dict.fromkeys(values, (float, NoneType)), where=f"{path}: {suite}")
+                check_keys(entry, {"values": dict, "settings": dict}, where=f"{path}: {suite} of {name}")
+                values = entry["values"]
+                check_keys(values, dict.fromkeys(values, (float, NoneType)), where=f"{path}: {suite}")
+                if _is_current(suite, entry["settings"], options):
+                    found[suite] = values
     except UserError:
         return {}
     return found
+
+
+def _is_current(suite: str, settings: Mapping[str, Any], options: StudyOptions) -> bool:
+    """Whether an entry was measured as in this edition and call: earlier ones scaled images the other way round."""
+    if suite == "fgsm":
+        return settings.get("eps_space") == options.eps_space
+    if suite == "affine":
+        return "resampling" in settings
+    return suite != "attacks" or "foolbox" in settings.get("accuracy", "")
 
 
 def check_finished(runs: Sequence[Run], options: StudyOptions) -> None:

@@ -29,10 +29,16 @@ METRICS = {
     "fgsm_accuracy": "%",
     "corruption_error": "%",
     "corruption_sum": "sum of %",
+    "activation": "magnitude",
+    "rho": "radians",
 }
-_KEYS = {"title", "note", "seeds", "metrics", "paper", "paper_ratio", "evaluation", "measure", "groups"}
-_KEY_TYPES: dict[str, Kinds] = {"title": str, "note": str, "seeds": int, "metrics": list, "paper": list, "groups": list}
-_KEY_TYPES |= {"paper_ratio": dict, "evaluation": list, "measure": str}
+_KEY_TYPES: dict[str, Kinds] = {
+    **dict.fromkeys(("title", "shows", "note", "measure"), str),
+    **dict.fromkeys(("metrics", "paper", "evaluation", "groups"), list),
+    "seeds": int,
+    "paper_ratio": dict,
+}
+_KEYS = set(_KEY_TYPES)
 _LISTS_OF_NAMES = {"metrics", "paper", "benchmarks", "methods"}
 _GROUP_KEYS = {"benchmarks", "methods", "cases", "grid"}
 _EVALUATION_KEYS = {"suite", "metric", "values"}
@@ -89,6 +95,7 @@ class Study:
     Attributes:
         name: name of the file.
         title: one line for the head of the tables.
+        shows: which tables and figures of the paper the study makes again; empty if none.
         note: what a reader of the tables must know; may be empty.
         seeds: default number of seeds.
         metrics: metrics of the training in the tables; the first one is plotted unless there is an evaluation.
@@ -101,6 +108,7 @@ class Study:
 
     name: str
     title: str
+    shows: str
     note: str
     seeds: int
     metrics: tuple[str, ...]
@@ -170,6 +178,7 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
     study = Study(
         name=name,
         title=values["title"],
+        shows=values.get("shows") or "",
         note=values.get("note") or "",
         seeds=values.get("seeds") or 5,
         metrics=tuple(metrics),

@@ -9,6 +9,8 @@ from ..data.source import name_of
 from ..recipe import Recipe, load_recipe
 from .definition import Run
 
+EPS_SPACE = "normalised"
+
 
 @dataclass(frozen=True)
 class StudyOptions:
@@ -21,6 +23,7 @@ class StudyOptions:
         threads: threads per run, None for the default of the training command.
         overrides: keys of a recipe that the user gave for all runs.
         corrupted: dataset of corrupted test images, None to generate them.
+        eps_space: space of FGSM's eps; normalised in studies, as in the authors' code.
     """
 
     folder: Path
@@ -29,6 +32,7 @@ class StudyOptions:
     threads: int | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     corrupted: str | None = None
+    eps_space: str = EPS_SPACE
 
     @property
     def runs(self) -> Path:
@@ -36,8 +40,9 @@ class StudyOptions:
 
     @property
     def reports(self) -> Path:
-        """The folder of the reports, one per set of corrupted images, so that none is mistaken for another."""
+        """The folder of the reports, one per set of corrupted images and space of eps: none is mistaken for another."""
         name = "" if self.corrupted is None else f"_{name_of(self.corrupted).replace('/', '_')}"
+        name += "" if self.eps_space == EPS_SPACE else f"_{self.eps_space}"
         return self.folder / f"reports{name}"
 
     def report(self, run: Run) -> Path:

@@ -10,7 +10,7 @@ from ..system.markdown import escape
 from .collect import StudyRow
 from .definition import Study
 
-_DIGITS = {"%": 2, "sum of %": 1, "nats": 3, "x": 2}
+_DIGITS = {"%": 2, "sum of %": 1, "nats": 3, "x": 2, "magnitude": 4, "radians": 4}
 _PLACE = ("benchmark", "method", "setting")
 _COLUMNS = (
     "benchmark",

@@ -30,6 +30,22 @@ def handling(numbers: Sequence[int], handler: Callable[[int, FrameType | None], 
             signal.signal(number, previous)
 
 
+@contextmanager
+def holding_back() -> Iterator[None]:
+    """Deliver signals that ask to stop after the block, and start child processes in it with these signals blocked.
+
+    A child that is just being started can then not be hit before it has called ``leave_signals_to_parent``.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def leave_signals_to_parent(worker: int = 0) -> None:
     """Let a child process, such as a loader's, outlive a signal to its group: its parent decides when it ends.
 
@@ -40,7 +56,7 @@ def leave_signals_to_parent(worker: int = 0) -> None:
         if number != signal.SIGTERM:
             signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "sigwaitinfo"):  # not on macOS and Windows
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGTERM})
         threading.Thread(target=_end_if_parent_asks, daemon=True).start()
 
 

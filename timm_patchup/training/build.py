@@ -10,7 +10,7 @@ from typing import Any
 
 import timm
 import torch
-from timm.loss import BinaryCrossEntropy
+from timm.loss import BinaryCrossEntropy, JsdCrossEntropy
 from timm.optim import create_optimizer_v2, list_optimizers, optimizer_kwargs
 from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler_factory import scheduler_kwargs
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..core.criterion import Criterion, bce_softmax, cross_entropy
 from ..core.mixer import Mixer
 from ..data.transforms import Augmentation
-from ..errors import UserError, nearest, one_line
+from ..errors import SiteError, UserError, nearest, one_line
 from ..recipe import Recipe
 from ..recipe.parts import AugmentSpec, ImageSpec
 from .pretrained import check_loaded, freeze_modules, from_file, zero_head
@@ -93,6 +93,8 @@ def build_mixer(recipe: Recipe, model: nn.Module) -> Mixer:
         num_classes=recipe.num_classes,
         label_smoothing=recipe.smoothing,
         seed=recipe.seed,
+        schedule=recipe.schedule,
+        num_splits=recipe.aug_splits or 1,
     )
 
 
@@ -102,6 +104,8 @@ def build_criterion(recipe: Recipe, weight: Tensor | None = None) -> Criterion:
     With weights, the loss of a sample is the sum over classes of ``weight * target * -log(p)``, so that a mixed target
     is weighted by the share of each class in it; the batch is averaged over its samples, not over their weights.
     """
+    if recipe.loss == "jsd":
+        return JsdCrossEntropy(recipe.aug_splits, smoothing=0.0)  # the mixer smooths
     if recipe.loss == "bce" and (recipe.bce_sum or recipe.bce_target_thresh is not None):
         threshold, summed = recipe.bce_target_thresh, recipe.bce_sum
         return BinaryCrossEntropy(smoothing=0.0, target_threshold=threshold, sum_classes=summed, weight=weight)
@@ -158,6 +162,8 @@ def model_problems(recipe: Recipe) -> list[str]:
         problems.append(f"freeze {' '.join(recipe.freeze or ())}: nothing is left to train")
     try:
         build_mixer(recipe, model).detach()
+    except SiteError as error:
+        problems.append(f"mix {recipe.mix_name}: {error.for_flag('--mix-sites')}")
     except (TypeError, ValueError) as error:
         problems.append(f"mix {recipe.mix_name}: {error}")
     return problems + _size_problems(recipe, model)
@@ -197,4 +203,5 @@ def describe_batch(recipe: Recipe, num_processes: int) -> str:
     parts = [f"{num_processes} process{'es' if num_processes > 1 else ''}"]
     if recipe.grad_accum_steps > 1:
         parts.append(f"{recipe.grad_accum_steps} accumulation steps")
-    return f"batch {recipe.batch_size} = {' x '.join(parts)} x {images} images"
+    splits = f", each in {recipe.aug_splits} splits" if recipe.aug_splits else ""
+    return f"batch {recipe.batch_size} = {' x '.join(parts)} x {images} images{splits}"

@@ -9,6 +9,7 @@ state of a learner is its weights, the state of the optimizer and a few numbers,
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from timm.utils import ModelEmaV3, dispatch_clip_grad, distribute_bn
 from timm.utils.clip_grad import adaptive_clip_grad
 from torch import Tensor, nn
 
+from ..core.criterion import cross_entropy
 from ..core.seeding import derive_seed
 from ..data.draws import seed_everything
 from ..recipe import Recipe
 from ..runs.checkpoint import Checkpoint
+from ..runs.folder import EpochRow
 from ..runs.metrics import sum_dtype
 from .build import build_criterion, build_mixer, build_model, build_optimizer, build_scheduler
 
@@ -33,7 +36,7 @@ class Learner:
     Args:
         recipe: what to build.
         accelerator: wraps model and optimizer for its device and processes.
-        updates_per_epoch: for schedules that change the rate at every update.
+        updates_per_epoch: for schedules that change the rate or the method at every update.
         pretrained_path: a local file of pretrained weights, None for timm's own.
         class_weight: (K,), weight of each class in the loss, None for none.
 
@@ -41,7 +44,7 @@ class Learner:
         unwrapped_model: the model itself; ``model`` is the one prepared by the accelerator.
         ema: the average of the weights, None if the recipe has none.
         num_epochs: epochs of the schedule, with warmup and cooldown.
-        loss_sums: (2,), sum of the losses and number of samples of this epoch, in this process.
+        sums: (4,), of this epoch in this process: losses, samples, cross-entropies, samples predicted rightly.
         bad_update: int64, 0-d, number of the first update whose loss was not finite, -1 if there is none.
     """
 
@@ -54,7 +57,7 @@ class Learner:
         pretrained_path: Path | None = None,
         class_weight: Tensor | None = None,
     ) -> None:
-        self.recipe, self.accelerator = recipe, accelerator
+        self.recipe, self.accelerator, self.updates_per_epoch = recipe, accelerator, updates_per_epoch
         seed_everything(derive_seed(recipe.seed), accelerator.device)
         model = build_model(recipe, pretrained_path).to(accelerator.device)
         if recipe.channels_last:
@@ -76,7 +79,7 @@ class Learner:
             model.compile(backend=recipe.torchcompile)
         self.unwrapped_model = model
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
-        self.loss_sums = torch.zeros(2, dtype=sum_dtype(accelerator.device), device=accelerator.device)
+        self.sums = torch.zeros(4, dtype=sum_dtype(accelerator.device), device=accelerator.device)
         self.bad_update = torch.full((), -1, dtype=torch.int64, device=accelerator.device)
 
     @property
@@ -98,6 +101,7 @@ class Learner:
             done: number of updates before this one, in all epochs.
         """
         waited, micro_batches = 0.0, self.recipe.grad_accum_steps
+        self.mixer.set_epoch(done / self.updates_per_epoch)
         for index in range(micro_batches):
             asked = time.perf_counter()
             images, labels = next(batches)
@@ -106,9 +110,9 @@ class Learner:
             seed = derive_seed(self.recipe.seed, 2, self.accelerator.process_index, done, index)
             seed_everything(seed, self.accelerator.device)
             with self.accelerator.no_sync(self.model) if index < micro_batches - 1 else nullcontext():
-                loss = self._loss(images, labels)
+                loss, measured = self._loss(images, labels)
                 self.accelerator.backward(loss / micro_batches if micro_batches > 1 else loss)
-            self._count(loss.detach(), len(labels), done + 1)
+            self._count(loss.detach(), measured, len(labels), done + 1)
         if self.recipe.clip_grad is not None:
             self._clip(self.recipe.clip_grad)
         self.optimizer.step()
@@ -119,8 +123,8 @@ class Learner:
             self.scheduler.step_update(done + 1)
         return waited
 
-    def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of a micro-batch."""
+    def _loss(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss of a micro-batch, and its cross-entropy and accuracy, (2,)."""
         images = images.to(self.accelerator.device, non_blocking=True)
         labels = labels.to(self.accelerator.device, non_blocking=True)
         if self.recipe.channels_last:
@@ -129,7 +133,15 @@ class Learner:
         if self.mixer.method.needs_saliency and processes > 1:
             # All processes use the statistics of a checkpoint; DDP syncs them only when its own forward is called.
             distribute_bn(self.unwrapped_model, processes, reduce=False)
-        return self.mixer.run(self.model, images, labels, self.criterion)[0]
+        loss, output = self.mixer.run(self.model, images, labels, self.criterion)
+        return loss, self._measure(output.detach(), labels)
+
+    def _measure(self, output: Tensor, labels: Tensor) -> Tensor:
+        """Return cross-entropy and accuracy as validation has them: of the mixed targets, not doubled, not smoothed."""
+        target, smoothing = self.mixer.target, self.recipe.smoothing
+        assert target is not None
+        target = (target - smoothing / target.shape[1]) / (1.0 - smoothing) if smoothing else target
+        return torch.stack([cross_entropy(output.float(), target), self.mixer.accuracy(output, labels)])
 
     def _clip(self, value: float) -> None:
         self.accelerator.unscale_gradients(self.optimizer)
@@ -138,21 +150,24 @@ class Learner:
         else:
             dispatch_clip_grad(self.unwrapped_model.parameters(), value, mode=self.recipe.clip_mode)
 
-    def _count(self, loss: Tensor, samples: int, update: int) -> None:
-        """Add up the loss on the device: reading it would wait for the device."""
-        self.loss_sums += torch.stack([loss.to(self.loss_sums) * samples, torch.full_like(self.loss_sums[0], samples)])
+    def _count(self, loss: Tensor, measured: Tensor, samples: int, update: int) -> None:
+        """Add up losses and accuracies on the device: reading them would wait for the device."""
+        nll, accuracy = measured.to(self.sums)
+        parts = [loss.to(self.sums), torch.ones_like(self.sums[0]), nll, accuracy]
+        self.sums += torch.stack(parts) * samples
         first_bad = (self.bad_update < 0) & ~torch.isfinite(loss)
         self.bad_update = torch.where(first_bad, update, self.bad_update)
 
     def mean_loss(self) -> float:
         """Return the mean loss of this epoch so far, in this process."""
-        return (self.loss_sums[0] / self.loss_sums[1]).item()
+        return (self.sums[0] / self.sums[1]).item()
 
-    def pop_epoch_loss(self) -> float:
-        """Return the mean loss of this epoch over all processes, and reset the sums."""
-        loss_sum, count = self.accelerator.reduce(self.loss_sums.clone(), "sum").tolist()
-        self.loss_sums.zero_()
-        return loss_sum / count
+    def pop_epoch(self) -> EpochRow:
+        """Return the means of this epoch over all processes by their columns, and reset the sums."""
+        loss, count, nll, right = self.accelerator.reduce(self.sums.clone(), "sum").tolist()
+        self.sums.zero_()
+        means = {"train_loss": loss / count, "train_nll": nll / count, "train_top1": 100.0 * right / count}
+        return {name: None if isnan(mean) else mean for name, mean in means.items()}
 
     def sync_batch_norm(self) -> None:
         """Give all processes the same statistics of the norm layers."""
@@ -173,7 +188,7 @@ class Learner:
         """Return what a resume needs besides the weights; a collective call."""
         scaler = self.accelerator.scaler
         return {
-            "sums": self.accelerator.gather(self.loss_sums[None]).cpu(),
+            "sums": self.accelerator.gather(self.sums[None]).cpu(),
             "optimizer": self.optimizer.state_dict(),
             "mixer": self.mixer.state_dict(),
             "scaler": None if scaler is None else scaler.state_dict(),
@@ -192,11 +207,15 @@ class Learner:
         if self.scheduler is not None:
             self.scheduler.step(epochs)
             self.scheduler.step_update(updates)
-        sums, rank = state["sums"].to(self.loss_sums), self.accelerator.process_index
+        sums, rank = state["sums"].to(self.sums), self.accelerator.process_index
+        # Earlier editions summed the loss alone: of the epoch that is resumed, the other means are not known.
+        sums = nn.functional.pad(sums, (0, len(self.sums) - sums.shape[1]), value=nan)
+        if not sums[:, 1].any():
+            sums.zero_()
         if len(sums) == self.accelerator.num_processes:
-            self.loss_sums.copy_(sums[rank])
+            self.sums.copy_(sums[rank])
             return []
-        self.loss_sums.copy_(sums.sum(dim=0) if rank == 0 else torch.zeros_like(self.loss_sums))
+        self.sums.copy_(sums.sum(dim=0) if rank == 0 else torch.zeros_like(self.sums))
         return [
             f"the checkpoint was written by {len(sums)} process(es), now there are {self.accelerator.num_processes}: "
             f"the run resumes, but not bit for bit"

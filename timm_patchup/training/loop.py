@@ -10,11 +10,12 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
 
+from ..data.batches import EvaluationBatches
 from ..data.loader import Data, ImageLoader, evaluation_loader, training_loader
 from ..errors import NonFinite, RunError, Stopped
 from ..recipe import Recipe
@@ -24,6 +25,7 @@ from ..runs.curves import plot_curves
 from ..runs.folder import EpochRow, RunFolder
 from ..runs.metrics import Metrics, evaluate
 from ..runs.together import together
+from ..system.signals import holding_back
 from .learner import Learner
 from .pretrained import class_weights
 from .progress import Progress
@@ -107,7 +109,7 @@ class Trainer:
         self.learner.model.train()
         self.batches.begin(position.epoch, position.update)
         self.progress.begin_epoch(position.epoch, position.update)
-        batches = iter(self.loader)
+        batches = self._iterate(self.loader)
         for update in range(position.update, self.batches.updates):
             start = time.perf_counter()
             waited = self.learner.update(batches, position.total)
@@ -149,14 +151,16 @@ class Trainer:
         position, recipe = self.position, self.recipe
         self._asked_to_stop()  # a loss that is not finite must not reach a checkpoint
         self.learner.sync_batch_norm()
-        lr, train_loss = self.learner.lr, self.learner.pop_epoch_loss()
+        lr, trained = self.learner.lr, self.learner.pop_epoch()
         number = position.epoch + 1
         last = number == self.num_epochs
+        if recipe.val_augment:
+            cast(EvaluationBatches, self.val_loader.batches).begin(position.epoch)
         metrics = self._evaluate(self.val_loader) if number % recipe.val_interval == 0 or last else None
         row: EpochRow = {
             "epoch": number,
             "lr": lr,
-            "train_loss": train_loss,
+            **trained,
             "val_loss": metrics.loss if metrics else None,
             "val_top1": metrics.top1 if metrics else None,
             "val_top5": metrics.top5 if metrics else None,
@@ -184,25 +188,36 @@ class Trainer:
                 if last or time.perf_counter() - self._curves_at > _CURVES_SECONDS:
                     self._plot()
         self.accelerator.log({name: value for name, value in row.items() if value is not None}, step=number)
-        self.progress.end_epoch(row, best=is_best and self.data.held_out)
+        self.progress.end_epoch(row, best=is_best and self._chooses)
 
     def _evaluate(self, loader: ImageLoader, confusion: Confusion | None = None) -> Metrics:
         return evaluate(
             self.learner.evaluated_model,
-            loader,
+            self._iterate(loader),
             self.accelerator,
             channels_last=self.recipe.channels_last,
             observe=None if confusion is None else confusion.observe,
         )
 
+    @staticmethod
+    def _iterate(loader: ImageLoader) -> Iterator[Any]:
+        with holding_back():  # it may start workers
+            return iter(loader)
+
     def _value(self, metrics: Metrics) -> float:
         return metrics.top1 if self.recipe.eval_metric == "top1" else -metrics.loss
 
+    @property
+    def _chooses(self) -> bool:
+        """Whether the best epoch is tested, and not the last."""
+        return self.data.held_out or self.recipe.best_on_test
+
     def _is_best(self, metrics: Metrics) -> bool:
-        """Return whether to keep these weights: the latest with the best value, or the last if nothing is held out."""
-        if not self.data.held_out or self.position.best_value is None:
+        """Return whether to keep these weights: those with the best value, or always the last if nothing is chosen."""
+        best, value = self.position.best_value, self._value(metrics)
+        if best is None or not self._chooses:
             return True
-        return self._value(metrics) >= self.position.best_value
+        return value > best or (value == best and self.recipe.best_tie == "last")
 
     def _plot(self) -> None:
         self._curves_at = time.perf_counter()
@@ -210,7 +225,7 @@ class Trainer:
             self.position.rows,
             self.folder.path / "curves.png",
             title=self.folder.name,
-            best_epoch=self.position.best_epoch if self.data.held_out else None,
+            best_epoch=self.position.best_epoch if self._chooses else None,
             val_name="validation" if self.data.held_out else "test",
         )
 
@@ -235,11 +250,12 @@ class Trainer:
             raise RunError(
                 f"the test loss is {metrics.loss}, so there is no result: start again with a lower lr or without amp"
             )
+        chosen_on = "validation" if self.data.held_out else "nothing: the last epoch"
         results: dict[str, Any] = {
             "test": {"error": metrics.error, **asdict(metrics)},
             "best_epoch": self.position.best_epoch,
             "epochs": self.num_epochs,
-            "chosen_on": "validation" if self.data.held_out else "nothing: the last epoch",
+            "chosen_on": "the test set" if self.recipe.best_on_test else chosen_on,
             "weights": "model" if self.learner.ema is None else "average (EMA)",
             "weights_sha256": self.checkpoints.best_checksum(best_file),
             "data": self.data.fingerprint,

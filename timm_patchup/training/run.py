@@ -298,13 +298,16 @@ def _start_trackers(recipe: Recipe, folder: RunFolder, accelerator: Accelerator,
 def _report_finished(folder: RunFolder, recipe: Recipe, accelerator: Accelerator) -> RunFolder:
     accelerator.print(f"{folder.path} is already finished")
     _print_table(folder, recipe, folder.results(), accelerator)
+    accelerator.wait_for_everyone()  # the first process serves the others
+    accelerator.end_training()
     return folder
 
 
 def _print_table(folder: RunFolder, recipe: Recipe, results: dict[str, Any], accelerator: Accelerator) -> None:
     """Print the results of a finished run."""
     test = results["test"]
-    chosen = "best on validation" if results["chosen_on"] == "validation" else "the last"
+    chosen_on = results["chosen_on"]
+    chosen = "the last" if chosen_on.startswith("nothing") else f"best on {chosen_on}"
     lines = [
         "",
         f"| {'run':30} | method        | test error | top-1 | top-5 |    NLL | images |",

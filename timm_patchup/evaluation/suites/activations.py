@@ -2,7 +2,9 @@
 
 The magnitude of a channel is the mean of |activation| over its map. The magnitudes of an image are sorted in descending
 order, then averaged over the test images. The paper says "sorted in descending value, and averaged over all test
-samples" but not whether a feature is a channel or a single position; we read it as a channel.
+samples" but not whether a feature is a channel or a single position; we read it as a channel. ``--activations authors``
+is what the authors' code computes: the signed sum over the map, of the first image of each batch only, divided by the
+number of all images.
 """
 
 from collections.abc import Sequence
@@ -20,10 +22,13 @@ from ..context import EvalContext, Measured
 from ..figures import Entries, panel_grid
 from ..recording import recorded
 from ..rows import ResultRow, curves_of
-from ..suite import Suite
+from ..suite import Option, Suite
 
 
 def settings(context: EvalContext) -> dict[str, Any]:
+    if context.options["activations"] == "authors":
+        size = context.images.batch_size
+        return {"magnitude": f"signed sum of each channel, of the first of {size} images each, over all images, sorted"}
     return {"magnitude": "mean of |activation| of each channel, sorted for each image, averaged over images"}
 
 
@@ -46,6 +51,7 @@ def measure(context: EvalContext) -> Measured:
     count = torch.zeros(1, dtype=torch.float64)
     some = context.images.spread(2)[0].to(context.device)  # gives the sizes; a process may have no batch of its own
     maps = _feature_maps(network, names, some)
+    summed = signed_sum if context.options["activations"] == "authors" else sorted_sum
     with torch.inference_mode(), recorded(network, names) as seen:
         context.logits(some)
         channels = {name: magnitudes(seen[name].pop(), maps[name]).shape[1] for name in names}
@@ -53,11 +59,11 @@ def measure(context: EvalContext) -> Measured:
         for images, labels, _ in context.batches("activations"):
             context.logits(images)
             for name in names:
-                sizes = magnitudes(seen[name].pop(), maps[name]).double().sort(dim=1, descending=True).values
-                sums[name] += sizes.sum(dim=0).cpu()
+                sums[name] += summed(seen[name].pop(), maps[name])
             count += len(labels)
     total = float(context.total(count))
-    curves = {name: (context.total(sums[name]) / total).tolist() for name in names}
+    means = {name: context.total(sums[name]) / total for name in names}
+    curves = {name: mean.sort(descending=True).values.tolist() for name, mean in means.items()}
     values: dict[str, float | None] = {name: sum(curve) / len(curve) for name, curve in curves.items()}
     return Measured(values, curves, count=int(total))
 
@@ -65,6 +71,16 @@ def measure(context: EvalContext) -> Measured:
 def magnitudes(output: object, layout: FeatureMap) -> Tensor:
     """Return the mean of |features| per channel over the map of the first tensor that a site gave, (B, C)."""
     return layout.to_nchw(features_in(output)[0]).abs().mean(dim=(2, 3))
+
+
+def sorted_sum(output: object, layout: FeatureMap) -> Tensor:
+    """Return the sum over a batch of the magnitudes of each image, sorted, float64 (C,)."""
+    return magnitudes(output, layout).double().sort(dim=1, descending=True).values.sum(dim=0).cpu()
+
+
+def signed_sum(output: object, layout: FeatureMap) -> Tensor:
+    """Return the sum over the map of the first image, with its sign, per channel, float64 (C,)."""
+    return layout.to_nchw(features_in(output)[0])[0].double().sum(dim=(1, 2)).cpu()
 
 
 def figure(entries: Entries, rows: Sequence[ResultRow]) -> Any:
@@ -107,4 +123,12 @@ SUITE = Suite(
     digits=4,
     figure=figure,
     check=check,
+    options=(
+        Option(
+            name="activations",
+            help="magnitudes of every image (magnitudes, the default), or what the authors' code sums (authors)",
+            default="magnitudes",
+            choices=("magnitudes", "authors"),
+        ),
+    ),
 )

@@ -27,11 +27,12 @@ from ..suite import Suite
 SITE, SAMPLES = "stage2", 100
 LAM, GAMMA, BLOCK_SIZE = 0.4, 0.5, 7
 METHODS = ("manifold_mixup", "soft_patchup", "hard_patchup")
+SAME = "same label"  # curve: 1 for a pair with the same label, else 0
 
 
 def settings(context: EvalContext) -> dict[str, Any]:
     mixing = {"site": SITE, "lam": LAM, "gamma": GAMMA, "block_size": BLOCK_SIZE}
-    return mixing | {"samples": f"{SAMPLES} at most, spread over the classes", "unit": "radians"}
+    return mixing | {"samples": f"{SAMPLES} at most, spread over the classes", "unit": "radians", "marked": SAME}
 
 
 def check(context: EvalContext) -> None:
@@ -50,7 +51,7 @@ def check(context: EvalContext) -> None:
 
 def measure(context: EvalContext) -> Measured:
     """Return rho per pair and method; the pairs are the same, and both modes of PatchUp use the same mask."""
-    images, _, _ = context.images.spread(SAMPLES)
+    images, labels, _ = context.images.spread(SAMPLES)
     images = images.to(context.device)
     model = context.model.network
     layout = probe(model, resolve_sites(model, [SITE]), images)[SITE][0]
@@ -65,7 +66,9 @@ def measure(context: EvalContext) -> Measured:
     values: dict[str, float | None] = {}
     for name, rho in rhos.items():
         values[f"{name} mean"], values[f"{name} max"] = float(rho.mean()), float(rho.max())
-    return Measured(values, {name: rho.tolist() for name, rho in rhos.items()}, count=len(features))
+    curves = {name: rho.tolist() for name, rho in rhos.items()}
+    curves[SAME] = (labels == labels[partner]).double().tolist()
+    return Measured(values, curves, count=len(features))
 
 
 def mixtures(features: Tensor, partner: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
@@ -101,19 +104,24 @@ def angle(first: Tensor, second: Tensor) -> Tensor:
 
 
 def figure(entries: Entries, rows: Sequence[ResultRow]) -> Any:
-    """Plot the angles of all pairs as swarms, one panel per row and one swarm per method."""
+    """Plot the angles of all pairs as swarms, one panel per row and one swarm per method; hollow for the same label."""
     chart, panels = panel_grid(len(rows))
-    every = [max(curve) for row in rows for curves in curves_of(row, entries).values() for curve in curves]
-    highest = max(*every, 1e-6)
-    for row, axes in zip(rows, panels):
+    curves = [curves_of(row, entries) for row in rows]
+    highest = max(*(max(curve) for own in curves for method in METHODS for curve in own[method]), 1e-6)
+    for row, own, axes in zip(rows, curves, panels):
+        same = np.concatenate([np.asarray(curve) for curve in own[SAME]]) > 0 if SAME in own else None
         for place, method in enumerate(METHODS):
-            angles = np.concatenate([np.asarray(curve) for curve in curves_of(row, entries)[method]])
-            axes.scatter(place + swarm(angles), angles, s=6)
+            angles = np.concatenate([np.asarray(curve) for curve in own[method]])
+            hollow = np.zeros(len(angles), dtype=bool) if same is None else same
+            across, colour = place + swarm(angles), f"C{place}"
+            axes.scatter(across[~hollow], angles[~hollow], s=8, color=colour)
+            axes.scatter(across[hollow], angles[hollow], s=14, facecolors="none", edgecolors=colour, label=SAME)
         axes.set_ylim(-0.05 * highest, 1.05 * highest)  # the same scale for all rows, so that they can be compared
         axes.set_xticks(range(len(METHODS)), [method.replace("_", " ") for method in METHODS])
         axes.set_title(row.label)
         axes.set_ylabel("rho, radians")
         axes.grid(axis="y", alpha=0.3)
+    panels[0].legend(*(one[:1] for one in panels[0].get_legend_handles_labels()), fontsize="small")
     return chart
 
 

@@ -1,0 +1,110 @@
+"""The authors' protocol: every key it switches, for every benchmark, and what it leaves as it is."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.training import train_here
+from timm_patchup.errors import UserError
+from timm_patchup.recipe import Recipe, load_recipe
+from timm_patchup.recipe.compose import list_benchmarks, list_protocols, list_recipe_methods, read_resolved
+from timm_patchup.study.definition import load_study
+from timm_patchup.study.options import StudyOptions, run_recipe
+
+EVERYWHERE = {"loss": "bce_softmax", "val_augment": True, "split_by_seed": True, "best_tie": "first"}
+BY_DATA: dict[str, dict[str, Any]] = {
+    "cifar10_": EVERYWHERE | {"val_per_class": 500},
+    "cifar100_": EVERYWHERE | {"val_per_class": 50},
+    "svhn_": EVERYWHERE | {"val_per_class": 733, "train_at_most": 7325},
+    "tiny_imagenet_": EVERYWHERE,
+    "fashion_mini": EVERYWHERE,
+    "imagenet": {"best_tie": "first", "best_on_test": True, "model_kwargs": {"zero_init_last": False}},
+}
+AT_STAGE1 = ("hard_patchup", "soft_patchup", "manifold_mixup")
+
+
+def changed(name: str) -> dict[str, Any]:
+    own, theirs = load_recipe(name).to_dict(), load_recipe(name, {"protocol": "authors"}).to_dict()
+    assert own.keys() == theirs.keys()
+    return {key: value for key, value in theirs.items() if value != own[key]}
+
+
+PAPERS = [name for name in list_benchmarks() if name == "imagenet" or not name.startswith(("imagenet", "finetune"))]
+
+
+@pytest.mark.parametrize("benchmark", PAPERS)
+def test_the_authors_protocol_switches_its_keys_and_no_others(benchmark: str) -> None:
+    expected = next(keys for prefix, keys in BY_DATA.items() if benchmark.startswith(prefix))
+    for method in list_recipe_methods():
+        own = dict(expected)
+        if method == "cutout":
+            own["mix_mask"] = "batch"
+        if "wrn28_10" in benchmark and method in (*AT_STAGE1, "dropblock", "feature_cutmix"):
+            own["mix_sites"] = ["input", "stem", "stage1"] if method in AT_STAGE1 else ["stem", "stage1"]
+            if "patchup" in method:
+                own["mix_block_size"] = 7
+        assert changed(f"{benchmark}_{method}") == own, method
+
+
+def test_flags_override_the_protocol() -> None:
+    recipe = load_recipe("svhn_wrn28_10_hard_patchup", {"protocol": "authors", "loss": "cross_entropy", "seed": 3})
+    assert (recipe.loss, recipe.val_per_class, recipe.best_tie) == ("cross_entropy", 733, "first")
+    other = load_recipe("svhn_wrn28_10_hard_patchup", {"protocol": "authors", "model": "resnet18"})
+    assert (other.mix_settings["sites"], other.loss) == (None, "bce_softmax")
+
+
+def test_a_file_may_ask_for_a_protocol(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("include: [cifar10_wrn28_10_cutout]\nprotocol: authors\n")
+    assert load_recipe(path) == load_recipe("cifar10_wrn28_10_cutout", {"protocol": "authors"})
+
+
+def test_a_study_under_the_protocol(tmp_path: Path) -> None:
+    study = load_study("svhn")
+    recipe = run_recipe(study.runs(1)[0], StudyOptions(tmp_path, overrides={"protocol": "authors"}))
+    assert recipe.val_per_class == 733
+
+
+def test_unknown_protocols_are_refused() -> None:
+    assert list_protocols() == ["authors"]
+    with pytest.raises(UserError, match=r"unknown protocol 'author'.*did you mean authors"):
+        load_recipe("svhn_wrn28_10_none", {"protocol": "author"})
+
+
+def test_the_flag_of_the_training_command(tmp_path: Path) -> None:
+    shown = train_here("--recipe", "svhn_wrn28_10_cutout", "--protocol", "authors", "--show-recipe")
+    assert "train_at_most: 7325" in shown.out
+    assert "mix_mask: batch" in shown.out
+    ended = train_here("--resume", tmp_path / "run", "--protocol", "authors")
+    assert ended.code == 2
+    assert "--protocol with --resume needs the --recipe it changes" in ended.err
+
+
+def test_dropblock_of_earlier_runs_stays_at_a_random_site() -> None:
+    stored = load_recipe("fashion_mini_dropblock").to_dict() | {"mix_sites": None}
+    earlier = Recipe.from_stored({key: value for key, value in stored.items() if key not in ("mix_at", "mix_mask")})
+    assert (earlier.mix_settings["at"], earlier.mix_settings["mask"]) == ("random", "sample")
+    assert earlier.mix_settings["sites"] == ["input", "stem", "stage1", "stage2"]
+    assert Recipe.from_stored(earlier.to_dict()) == earlier
+    now = load_recipe("fashion_mini_dropblock")
+    assert Recipe.from_stored(now.to_dict()) == now
+
+
+def test_recipes_of_earlier_runs_have_the_earlier_behaviour(tmp_path: Path) -> None:
+    """A stored recipe without the keys of the protocol resumes as it was."""
+    stored = load_recipe("fashion_mini_cutout").to_dict()
+    new = ("val_per_class", "val_augment", "split_by_seed", "train_at_most", "best_tie", "best_on_test", "mix_mask")
+    earlier = Recipe.from_stored({key: value for key, value in stored.items() if key not in new})
+    assert earlier == load_recipe("fashion_mini_cutout")
+    assert {key: earlier.to_dict()[key] for key in new} == {
+        "val_per_class": None,
+        "val_augment": False,
+        "split_by_seed": False,
+        "train_at_most": None,
+        "best_tie": "last",
+        "best_on_test": False,
+        "mix_mask": "sample",
+    }
+    (tmp_path / "recipe.yaml").write_text(earlier.to_yaml())
+    assert read_resolved(tmp_path / "recipe.yaml") == earlier

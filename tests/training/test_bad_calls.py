@@ -1,0 +1,60 @@
+"""Wrong calls of the training command: each is one clear line with exit code 2, and nothing is written."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.training import Train, train_here
+from timm_patchup.errors import UserError
+from timm_patchup.recipe import load_recipe
+
+LONG = "n" * 300
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--dataset", "hfds/"], "dataset must be fashion_mini or hfds/OWNER/NAME, got 'hfds/'"),
+        (["--model-kwargs", "noequals"], "--model-kwargs takes KEY=VALUE words, got 'noequals'"),
+        (["--torchcompile", "nosuch"], "torchcompile: torch has no backend 'nosuch'"),
+        (["--model", "vit_base_patch16_224"], "vit_base_patch16_224 does not take images of 32 x 32 pixels"),
+        (["--model", LONG], "model: timm has no model"),
+        (["--model", "a\nb"], "model: timm has no model"),
+        (["--experiment", LONG], "--experiment must be a name of at most 200 bytes, got 300"),
+        (["--experiment", "a\nb"], "--experiment must be a name of printable characters"),
+        (["--recipe", LONG], "no recipe"),
+        (["--workers", "1000"], "workers must be a whole number in [0, 256], got 1000"),
+        (["--recipe", ""], "--recipe is empty"),
+        (["--experiment", ""], "--experiment is empty"),
+        (["--crop-padding", ""], "crop_padding must be a whole number"),
+        (["--push-to-hub", "../x"], "--push-to-hub must be USER/NAME, got '../x'"),
+        (["--aa", "rand-mXX"], "aa: timm would ignore 'mXX' of 'rand-mXX'"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_wrong_call_is_one_line(train: Train, tmp_path: Path, flags: list[str], expected: str) -> None:
+    ended = train(*flags)
+    assert ended.code == 2
+    assert len(ended.err.splitlines()) == 1, ended.err
+    assert expected in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("where", ["file", "below a file", "/proc", "too long"])
+def test_an_output_that_cannot_be_is_one_line(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").write_text("")
+    output = {"file": tmp_path / "file", "below a file": tmp_path / "file" / "x", "too long": tmp_path / LONG}
+    ended = train_here("--limit", 100, "--batch-size", 20, "--threads", 1, "--output", output.get(where, "/proc"))
+    assert ended.code == 2
+    assert len([line for line in ended.err.splitlines() if line.startswith("train.py: ")]) == 1, ended.err
+    assert "Traceback" not in ended.err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_recipes_that_include_each_other_are_one_line(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    one.write_text(f"include: [{two}]\n")
+    two.write_text(f"include: [{one}]\n")
+    for path in (one, two):
+        with pytest.raises(UserError, match="includes itself"):
+            load_recipe(path)
