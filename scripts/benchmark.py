@@ -32,6 +32,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20, help="interleaved rounds per table")
     parser.add_argument("--model", default="preactresnet18", help="model of the part methods, for images of 32 x 32")
     parser.add_argument("--batch-size", type=int, default=100, help="batch of the part methods")
+    parser.add_argument(
+        "--images", type=Path, metavar="DIR", help="part loader: JPEGs in class folders; default: synthetic"
+    )
+    parser.add_argument("--workers", type=int, default=2, help="part loader: loader processes")
+    parser.add_argument("--image-batch-size", type=int, default=64, help="part loader: images per batch")
     parser.add_argument("--threads", type=int, help="threads of torch; default: torch's own")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to this file")
     parser.add_argument("--against", type=Path, metavar="DIR", help="only compare with another checkout")

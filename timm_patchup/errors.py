@@ -82,6 +82,10 @@ class HubFailed(Failed, HubError):
     """The Hub, the network or a file kept an export, a push or a load from being finished."""
 
 
+class DataFailed(Failed, DataError):
+    """An image that cannot be decoded, or a loader process that died."""
+
+
 class CheckpointError(Failed):
     """A checkpoint that cannot be used, and why."""
 

@@ -69,10 +69,22 @@ def test_whole_batches_do_not_depend_on_the_processes(count: int, world_size: in
 HEAVY = {"aa": "rand-m9-mstd0.5", "reprob": 0.5, "vflip": 0.5, "lighting": 0.1}
 
 
-SPLITS = {"aa": "augmix-m3-w3", "aug_splits": 2}
+COLOURS = {"color_jitter": 0.4, "lighting": 0.1, "reprob": 0.5}
 
 
-@pytest.mark.parametrize("overrides", [{}, HEAVY, {"crop_padding": None, **HEAVY}, {"aa": "augmix-m3-w3"}, SPLITS])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {},
+        HEAVY,
+        {"crop_padding": None, **HEAVY},
+        {"aa": "augmix-m3-w3"},
+        {"aa": "augmix-m3-w3", "aug_splits": 2},
+        {"aug_splits": 3, **COLOURS},
+        COLOURS,
+        {"crop_padding": None, "train_interpolation": "random", **COLOURS},
+    ],
+)
 def test_a_sample_does_not_depend_on_process_or_worker(tmp_path: Path, overrides: dict[str, object]) -> None:
     folder = write_parquet(tmp_path / "d", {"train": 40, "test": 10})
 

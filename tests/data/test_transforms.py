@@ -1,11 +1,21 @@
-"""Transforms: crops against a slow loop, color shifts along ImageNet's principal axes, and the order of steps."""
+"""Transforms of single images: crops against a slow loop and against timm's own, and what is left to the device."""
 
 import numpy as np
+import pytest
 import torch
+from PIL import Image
+from timm.data import create_transform
 
-from timm_patchup.data.transforms import Augmentation, Lighting, PaddedCrops
+from timm_patchup.core.seeding import derive_seed
+from timm_patchup.data.decode import to_pixels
+from timm_patchup.data.draws import seed_everything
+from timm_patchup.data.finish import Finish
+from timm_patchup.data.transforms import Augmentation, EvaluationTransform, PaddedCrops
 from timm_patchup.recipe import load_recipe
 from timm_patchup.recipe.parts import AugmentSpec, ImageSpec
+
+FLIPS = ["RandomHorizontalFlip", "RandomVerticalFlip"]
+TIMM_CROP = "RandomResizedCropAndInterpolation"
 
 
 def test_padded_crops_against_a_slow_loop() -> None:
@@ -24,27 +34,93 @@ def test_padded_crops_against_a_slow_loop() -> None:
     assert torch.equal(crops(images[index[:1]], index[:1], epoch=3), got[:1]), "the same alone as in a batch"
 
 
-def test_lighting_shifts_colors_along_the_principal_axes() -> None:
-    image = torch.rand(3, 5, 4)
-    torch.manual_seed(1)
-    shifts = torch.stack([(Lighting(0.1)(image) - image)[:, 0, 0] for _ in range(4000)]).double()
-    torch.manual_seed(1)
-    change = Lighting(0.1)(image) - image
-    torch.testing.assert_close(change, change[:, :1, :1].expand_as(change))
-    values = torch.linalg.eigvalsh(shifts.T @ shifts / len(shifts)).sqrt().flip(0)
-    torch.testing.assert_close(values, 0.1 * torch.tensor([0.2175, 0.0188, 0.0045]).double(), rtol=0.05, atol=1e-4)
-
-
-def test_order_of_imagenet_transforms() -> None:
-    recipe = load_recipe("imagenet_none")
+@pytest.mark.parametrize(
+    ("overrides", "steps", "needs_pil"),
+    [
+        ({}, ["CropOfBytes", "RandomHorizontalFlip"], False),
+        ({"vflip": 0.5, "train_interpolation": "random"}, ["CropOfBytes", *FLIPS], False),
+        ({"aa": "rand-m9", "color_jitter": 0.0}, [TIMM_CROP, "RandomHorizontalFlip", "RandAugment"], True),
+        ({"train_interpolation": "nearest"}, [TIMM_CROP, "RandomHorizontalFlip"], True),
+        ({"input_size": [1, 32, 32], "mean": [0.5], "std": [0.5], "lighting": 0.0}, [TIMM_CROP, FLIPS[0]], True),
+    ],
+)
+def test_what_is_left_to_the_loader(overrides: dict[str, object], steps: list[str], needs_pil: bool) -> None:
+    recipe = load_recipe("imagenet_none", overrides)
     augmentation = Augmentation(AugmentSpec.of(recipe), ImageSpec.of(recipe), crop=True)
-    steps = (augmentation.geometry, augmentation.color, augmentation.final)
-    kinds = [type(step).__name__ for part in steps for step in part.transforms]
-    assert kinds == [
-        "RandomResizedCropAndInterpolation",
-        "RandomHorizontalFlip",
-        "ColorJitter",
-        "MaybeToTensor",
-        "Lighting",
-        "Normalize",
-    ]
+    parts = (augmentation.geometry, augmentation.policies)
+    assert [type(step).__name__ for part in parts for step in part.transforms] == steps
+    assert augmentation.needs_pil == needs_pil
+    assert (augmentation.drawing.jitter is not None) == (recipe.color_jitter > 0)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "random"])
+def test_crops_of_bytes_are_those_of_timm_within_rounding(interpolation: str) -> None:
+    """With the same draws, the crop and both flips of a tensor are those that timm makes of a Pillow image."""
+    recipe = load_recipe("imagenet_none", {"vflip": 0.5, "train_interpolation": interpolation})
+    augment, spec = AugmentSpec.of(recipe), ImageSpec.of(recipe)
+    timms, _, _ = create_transform(
+        spec.size,
+        is_training=True,
+        scale=augment.scale,
+        ratio=augment.ratio,
+        hflip=augment.hflip,
+        vflip=augment.vflip,
+        interpolation=interpolation,
+        separate=True,
+    )
+    own = Augmentation(augment, spec, crop=True)
+    for number in range(12):
+        picture = photo(number)
+        seed_everything(derive_seed(augment.seed, 3, number))
+        expected = to_pixels(timms(picture)).int()
+        [(got, _)] = own(to_pixels(picture), number, 3)
+        assert got.shape == (3, 224, 224)
+        assert_within_rounding(got.int() - expected, interpolation)
+
+
+@pytest.mark.parametrize("crop_mode", ["center", "squash", "border"])
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("size", [(3, 96, 96), (3, 64, 96)])
+def test_evaluated_images_are_those_of_timm_within_rounding(
+    crop_mode: str, interpolation: str, size: tuple[int, ...]
+) -> None:
+    spec = ImageSpec(
+        input_size=size,
+        mean=(0.4, 0.5, 0.6),
+        std=(0.2,) * 3,
+        crop_pct=0.875,
+        crop_mode=crop_mode,
+        interpolation=interpolation,
+    )
+    timms = create_transform(
+        spec.size,
+        crop_pct=spec.crop_pct,
+        crop_mode=crop_mode,
+        interpolation=interpolation,
+        mean=spec.mean,
+        std=spec.std,
+    )
+    own, finish = EvaluationTransform(spec), Finish(spec, None, torch.device("cpu"))
+    for number in range(4):
+        picture = photo(number)
+        got = finish(own(picture if own.needs_pil else to_pixels(picture))[None])[0]
+        assert_within_rounding((got - timms(picture)) * 0.2 * 255, interpolation)
+    keeps_ratio = crop_mode == "border" or (crop_mode == "center" and size[1] != size[2])
+    assert own.needs_pil == (interpolation == "nearest" or keeps_ratio)
+
+
+def assert_within_rounding(difference: torch.Tensor, interpolation: str) -> None:
+    """Bytes are rounded after either direction; bicubic weights add up to more than one, so two steps can remain."""
+    steps = difference.abs()
+    assert float(steps.max()) < (1.01 if interpolation in ("nearest", "bilinear") else 2.01)
+    assert float((steps > 1.01).float().mean()) < 0.001
+    assert abs(float(difference.float().mean())) < 0.05, "neither darker nor brighter"
+
+
+def photo(number: int) -> Image.Image:
+    """Return an image of its own size with smooth colours and some noise."""
+    rng = np.random.default_rng(number)
+    height, width = rng.integers(90, 300, 2)
+    coarse = Image.fromarray(rng.integers(0, 256, (6, 7, 3), dtype=np.uint8)).resize((width, height))
+    noisy = np.asarray(coarse).astype(int) + rng.integers(-20, 20, (height, width, 3))
+    return Image.fromarray(noisy.clip(0, 255).astype(np.uint8))

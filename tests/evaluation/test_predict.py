@@ -79,7 +79,7 @@ def test_formats_and_unreadable_images(
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{photos / 'missing.png'}\n\n{photos / 'a.png'}\n"))
     code, out, err = call(capsys, "--model", run, photos, "-", "--format", style, "--top", 2, "--threads", 1)
     assert code == 1
-    for name, reason in (("cut.png", ""), ("text.jpg", "cannot identify image file"), ("missing.png", "no such file")):
+    for name, reason in (("cut.png", ""), ("text.jpg", "it is not an image"), ("missing.png", "no such file")):
         assert [line for line in err.splitlines() if name in line and reason in line and line.endswith("; skipped")]
     assert "3 image(s) could not be read" in err
     expected = list(predict(run, [photos / "a.png", photos / "b.png", photos / "deeper" / "c.png", photos / "a.png"]))

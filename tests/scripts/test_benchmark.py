@@ -73,3 +73,18 @@ def test_every_case_runs_once_per_round_and_once_before(benchmarks: ModuleType) 
     for number in range(6):
         assert set(ran[2 * number : 2 * number + 2]) == {"a", "b"}
     assert len(ran) == 12
+
+
+def test_loaders_are_compared_on_the_same_images(
+    benchmarks: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    loader = importlib.import_module("benchmarks.parts.loader")
+    loader.write_jpegs(tmp_path / "photos", 9)
+    flags = ["--part", "loader", "--images", str(tmp_path / "photos"), "--workers", "1", "--image-batch-size", "4"]
+    run(monkeypatch, *flags, "--rounds", "4", "--json", str(tmp_path / "numbers.json"))
+    rows = json.loads((tmp_path / "numbers.json").read_text())["loader"]
+    assert [row["loader"] for row in rows] == ["timm_patchup", "timm", "timm, prefetcher", "decoding alone"]
+    assert {row["images"] for row in rows} == {"8 of photos"}
+    assert {row["over timm's faster"] for row in rows} & {"1.00"}
+    with pytest.raises(SystemExit, match="9 images are fewer than a batch of 10"):
+        run(monkeypatch, *flags[:-1], "10")

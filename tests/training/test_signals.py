@@ -7,14 +7,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+import torch
 from accelerate import Accelerator
 
 from tests.support.training import TINY, Train, command, digests, environment, train_here
 from timm_patchup.data import loader
+from timm_patchup.recipe.parts import ImageSpec
 from timm_patchup.runs.checkpoint import Checkpoints
 from timm_patchup.runs.folder import RunFolder
 from timm_patchup.system.signals import stop_signals
@@ -174,14 +177,17 @@ def test_a_worker_that_is_killed_is_named(tmp_path: Path) -> None:
     assert process.returncode == 1
     lines = own_lines(err)
     assert len(lines) == 1, err
-    assert f"DataLoader worker (pid {killed.pid})" in lines[0] or f"DataLoader worker (pid(s) {killed.pid})" in lines[0]
+    assert f"a loader process (pid {killed.pid}) died" in lines[0]
     assert "resume the run (--resume)" in lines[0]
     assert "Traceback" not in err
 
 
 def test_workers_have_the_handlers() -> None:
     """Without them, a signal to the group ends the workers before the loop looks."""
-    assert loader.batch_loader([0], [[0]], workers=1).worker_init_fn is not None  # type: ignore[arg-type]
+    spec = ImageSpec(input_size=(3, 8, 8), mean=(0.5,) * 3, std=(0.5,) * 3)
+    images: Any = SimpleNamespace(spec=spec, augment=None, describe=str)
+    made = loader.ImageLoader(images, [[0]], workers=1, device=torch.device("cpu"))  # type: ignore[arg-type]
+    assert made._loader.worker_init_fn is not None
 
 
 def test_a_launcher_that_is_terminated_takes_its_training_with_it(train: Train, tmp_path: Path) -> None:

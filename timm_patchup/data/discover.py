@@ -63,7 +63,8 @@ def discover(recipe: Recipe, data_dir: str | Path | None) -> Discovered:
     else:
         rows = load_rows(keys["dataset"], recipe.dataset_config, keys["train_split"], folder)
         keys |= _columns(recipe, rows.features)
-        source = HubSource(rows, input_key=keys["input_key"], target_key=keys["target_key"])
+        title = f"split {keys['train_split']!r} of {keys['dataset']}"
+        source = HubSource(rows, input_key=keys["input_key"], target_key=keys["target_key"], title=title)
         keys["num_classes"] = _count_classes(source, keys)
         notes = []
     found = {name: value for name, value in keys.items() if name in recipe.unresolved}

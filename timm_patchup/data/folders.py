@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from ..errors import DataError
+from .encoded import EncodedSource
 
 # The name of the split of a folder that has class folders and no splits; ``datasets`` means all splits by it, too.
 WHOLE = "all"
@@ -19,7 +19,7 @@ WHOLE = "all"
 _SPLIT_FOLDERS = (("train", "training"), ("val", "valid", "validation", "test"))
 
 
-class FolderSource:
+class FolderSource(EncodedSource):
     """The images of one folder.
 
     Args:
@@ -45,8 +45,11 @@ class FolderSource:
         self._paths = [path for path, _ in samples]
         self.labels = np.asarray([label for _, label in samples], dtype=np.int64)
 
-    def image(self, index: int) -> Image.Image:
-        return Image.open(self._paths[int(index)])
+    def encoded(self, index: int) -> bytes:
+        return Path(self._paths[int(index)]).read_bytes()
+
+    def describe(self, index: int) -> str:
+        return self._paths[int(index)]
 
 
 def find_split_folder(folder: Path, split: str) -> Path | None:

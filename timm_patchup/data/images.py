@@ -1,23 +1,36 @@
 """Labelled images as torch datasets, either decoded once into memory or on each access.
 
 Samples are requested in batches by ``(epoch, sample)``. Random augmentation depends on the seed, the epoch and the
-sample only; with ``EVALUATION`` in place of the epoch there is none.
+sample only; with ``EVALUATION`` in place of the epoch there is none. Batches are bytes: ``finish.py`` makes the input
+of a model of them.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
 from ..core.seeding import derive_seed
 from ..recipe.parts import AugmentSpec, ImageSpec
-from .source import Source
-from .transforms import Augmentation, PaddedCrops, evaluation_transform, normalize
+from .draws import Draws, SampleDraw
+from .encoded import Source
+from .transforms import Augmentation, EvaluationTransform, PaddedCrops
+from .workers import note_sample
 
 SampleKey = tuple[int, int]
 EVALUATION = -1
+
+
+class ByteBatch(NamedTuple):
+    """A batch as it leaves a loader: uint8 (B, C, H, W), labels (B,), and what was drawn for its colours."""
+
+    pixels: Tensor
+    labels: Tensor
+    draws: Draws | None = None
 
 
 class MemoryImages(Dataset):
@@ -31,7 +44,7 @@ class MemoryImages(Dataset):
     """
 
     def __init__(self, source: Source, rows: np.ndarray, images: ImageSpec, augment: AugmentSpec | None = None) -> None:
-        self.spec = images
+        self.spec, self.augment = images, augment
         self.labels = torch.from_numpy(source.labels[rows].astype(np.int64))
         self.images = _decode(source, rows, images)
         self._crops: PaddedCrops | None = None
@@ -44,52 +57,71 @@ class MemoryImages(Dataset):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitems__(self, keys: Sequence[SampleKey]) -> tuple[Tensor, Tensor]:
+    def __getitems__(self, keys: Sequence[SampleKey]) -> ByteBatch:
         epoch = keys[0][0]
         index = torch.tensor([sample for _, sample in keys])
         images, labels = self.images[index], self.labels[index]
         if epoch == EVALUATION:
-            return normalize(images, self.spec), labels
+            return ByteBatch(images, labels)
         if self._crops is None:
             raise ValueError("these images have no augmentation, so they cannot be used for training")
         images = self._crops(images, index, epoch)
         if self._augment is None:
-            return normalize(images, self.spec), labels
-        return by_split([self._augment(image, sample, epoch) for image, (_, sample) in zip(images, keys)], labels)
+            return ByteBatch(images, labels)
+        samples = [self._augment(image, sample, epoch) for image, (_, sample) in zip(images, keys)]
+        split_images, draws, labels = by_split(samples, labels)
+        return ByteBatch(torch.stack(split_images), labels, self._augment.drawing.stack(draws))
+
+    def describe(self, sample: int) -> str:
+        """Return a name of a sample, for messages."""
+        return f"sample {sample}"
 
 
 class StoredImages(Dataset):
     """Images decoded on each access and passed through timm's transforms. Arguments as for ``MemoryImages``."""
 
     def __init__(self, source: Source, rows: np.ndarray, images: ImageSpec, augment: AugmentSpec | None = None) -> None:
-        self.source, self.rows = source, rows
-        self.mode = _mode(images)
+        self.source, self.rows, self.spec, self.augment = source, rows, images, augment
         self.labels = torch.from_numpy(source.labels[rows].astype(np.int64))
         self._augment = None if augment is None else Augmentation(augment, images, crop=True)
-        self._evaluate = evaluation_transform(images)
+        self._evaluate = EvaluationTransform(images)
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitems__(self, keys: Sequence[SampleKey]) -> tuple[Tensor, Tensor]:
-        return by_split([self._load(epoch, sample) for epoch, sample in keys], self.labels[[key[1] for key in keys]])
-
-    def _load(self, epoch: int, sample: int) -> list[Tensor]:
-        image = self.source.image(self.rows[sample]).convert(self.mode)
-        if epoch == EVALUATION:
-            return [self._evaluate(image)]
+    def __getitems__(self, keys: Sequence[SampleKey]) -> ByteBatch:
+        labels = self.labels[[sample for _, sample in keys]]
+        # In a loader process, default_collate stacks images in shared memory.
+        if keys[0][0] == EVALUATION:
+            evaluated = [self._evaluate(self._read(sample, pil=self._evaluate.needs_pil)) for _, sample in keys]
+            return ByteBatch(default_collate(evaluated), labels)
         if self._augment is None:
             raise ValueError("these images have no augmentation, so they cannot be used for training")
-        return self._augment(image, sample, epoch)
+        pil = self._augment.needs_pil
+        samples = [self._augment(self._read(sample, pil=pil), sample, epoch) for epoch, sample in keys]
+        split_images, draws, labels = by_split(samples, labels)
+        return ByteBatch(default_collate(split_images), labels, self._augment.drawing.stack(draws))
+
+    def _read(self, sample: int, *, pil: bool) -> Tensor | Image.Image:
+        note_sample(sample)
+        row = int(self.rows[sample])
+        return self.source.image(row, _mode(self.spec)) if pil else self.source.rgb(row)
+
+    def describe(self, sample: int) -> str:
+        """Return the name of a sample's file, or its place in the dataset."""
+        return self.source.describe(int(self.rows[sample]))
 
 
 Images = MemoryImages | StoredImages
 
 
-def by_split(samples: Sequence[Sequence[Tensor]], labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the images of some samples and their labels: all samples of the first split, then all of the next."""
+def by_split(
+    samples: Sequence[Sequence[tuple[Tensor, SampleDraw]]], labels: Tensor
+) -> tuple[list[Tensor], list[SampleDraw], Tensor]:
+    """Return images, draws and labels of some samples: all samples of the first split, then all of the next."""
     splits = list(zip(*samples))
-    return torch.stack([image for split in splits for image in split]), labels.repeat(len(splits))
+    images, draws = zip(*(made for split in splits for made in split))
+    return list(images), list(draws), labels.repeat(len(splits))
 
 
 def open_images(source: Source, rows: np.ndarray, images: ImageSpec, augment: AugmentSpec | None = None) -> Images:
@@ -108,7 +140,7 @@ def _decode(source: Source, rows: np.ndarray, images: ImageSpec) -> Tensor:
     mode, resampling = _mode(images), str_to_pil_interp(images.interpolation)
     decoded = np.empty((len(rows), height, width, channels), dtype=np.uint8)
     for position, row in enumerate(rows):
-        image = source.image(row).convert(mode)
+        image = source.image(int(row), mode)
         if image.size != (width, height):
             image = image.resize((width, height), resampling)
         decoded[position] = np.asarray(image).reshape(height, width, channels)

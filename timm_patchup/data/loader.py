@@ -1,27 +1,34 @@
 """The data of a training run: the splits ``train``, ``val`` and ``test`` of a recipe, and their loaders.
 
 ``load_data`` opens and splits the data, ``training_loader`` and ``evaluation_loader`` give a process its batches.
-``batch_loader`` and ``fingerprint`` serve the evaluation suites, too.
+``ImageLoader`` and ``fingerprint`` serve the evaluation suites, too.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
-from ..errors import DataError
+from ..errors import DataError, DataFailed
 from ..recipe import Recipe
 from ..recipe.parts import AugmentSpec, DataSpec, ImageSpec
-from ..system.signals import leave_signals_to_parent
 from .batches import EvaluationBatches, TrainingBatches
+from .finish import Finish
 from .images import Images, open_images
 from .source import open_source, open_test, open_train
 from .splits import hold_out, hold_out_per_class, take_at_most, take_per_class, take_stratified
+from .workers import Notes, Refused, WorkerDataset, one_thread
+
+_CPU = torch.device("cpu")
+# Batches that each loader process makes ahead. They are bytes, so four take as much memory as one of floats.
+_PREFETCH = 4
 
 
 @dataclass(frozen=True)
@@ -112,9 +119,58 @@ def _split_seed(recipe: Recipe) -> int:
     return recipe.seed if recipe.split_by_seed else recipe.split_seed
 
 
+class ImageLoader:
+    """Batches of images on a device, ready for a model, with their labels.
+
+    Args:
+        images: a dataset of whole batches (``ByteBatch``).
+        batches: which samples are in which batch.
+        workers: loader processes; 0 loads in this process.
+        device: where the batches go.
+    """
+
+    def __init__(self, images: Images, batches: Sampler, *, workers: int, device: torch.device) -> None:
+        self.batches = batches
+        self._finish = Finish(images.spec, images.augment, device)
+        self._device, self._workers = device, workers
+        self._notes = Notes(workers, images.describe)
+        self._loader = DataLoader(
+            WorkerDataset(images),
+            batch_sampler=batches,
+            collate_fn=identity_collate,
+            num_workers=workers,
+            pin_memory=device.type == "cuda",
+            persistent_workers=workers > 0,
+            prefetch_factor=_PREFETCH if workers else None,
+            worker_init_fn=self._notes.start_worker,
+            generator=torch.Generator(),  # without it, making an iterator draws from the global generator
+        )
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Start the loader processes and return float images (B, C, H, W) and labels (B,), batch by batch.
+
+        Raises:
+            DataFailed: an image cannot be decoded.
+        """
+        return self._finished(iter(self._loader))
+
+    def _finished(self, loaded: Iterator[Any]) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in loaded:
+            if isinstance(batch, Refused):
+                raise DataFailed(batch.problem)
+            with one_thread() if self._workers else nullcontext():
+                images = self._finish(batch.pixels, batch.draws)
+            labels = batch.labels.to(self._device, non_blocking=True)
+            del batch  # its memory is shared with a loader process
+            yield images, labels
+
+
 def training_loader(
-    images: Images, recipe: Recipe, *, rank: int, world_size: int, pin_memory: bool = False
-) -> tuple[DataLoader, TrainingBatches]:
+    images: Images, recipe: Recipe, *, rank: int, world_size: int, device: torch.device = _CPU
+) -> tuple[ImageLoader, TrainingBatches]:
     """Return the training loader of a process, and its sampler; call ``begin`` of the sampler before each epoch."""
     batches = TrainingBatches(
         len(images),
@@ -125,30 +181,16 @@ def training_loader(
         seed=recipe.seed,
         repeats=max(1, recipe.aug_repeats),
     )
-    return batch_loader(images, batches, workers=recipe.workers, pin_memory=pin_memory), batches
+    return ImageLoader(images, batches, workers=recipe.workers, device=device), batches
 
 
 def evaluation_loader(
-    images: Images, recipe: Recipe, *, rank: int, world_size: int, pin_memory: bool = False
-) -> DataLoader:
+    images: Images, recipe: Recipe, *, rank: int, world_size: int, device: torch.device = _CPU
+) -> ImageLoader:
     """Return the loader of a process for its share of the samples, each evaluated once."""
     size = recipe.validation_batch_size
     batches = EvaluationBatches(len(images), batch_size=size, rank=rank, world_size=world_size)
-    return batch_loader(images, batches, workers=recipe.workers, pin_memory=pin_memory)
-
-
-def batch_loader(images: Any, batches: Sampler, *, workers: int, pin_memory: bool = False) -> DataLoader:
-    """Return a loader of a dataset with whole batches (``__getitems__``) that leaves the global generator alone."""
-    return DataLoader(
-        images,
-        batch_sampler=batches,
-        collate_fn=identity_collate,
-        num_workers=workers,
-        pin_memory=pin_memory,
-        persistent_workers=workers > 0,
-        worker_init_fn=leave_signals_to_parent,
-        generator=torch.Generator(),  # without it, making an iterator draws from the global generator
-    )
+    return ImageLoader(images, batches, workers=recipe.workers, device=device)
 
 
 def identity_collate(batch: Any) -> Any:

@@ -1,59 +1,63 @@
 """Where labelled images come from: a dataset of the Hub, a local folder in the Hub's layout, or image folders.
 
-``open_source`` returns a ``Source`` with all labels and access to single images as PIL. Missing or unsuitable data
-raises a one-line DataError that states the next step.
+``open_source`` returns a ``Source`` with all labels and access to single images. Missing or unsuitable data raises a
+one-line DataError that states the next step.
 """
 
 import hashlib
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from ..errors import DataError, one_line
 from ..recipe.parts import DataSpec
 from ..system.network import dataset_problem
+from .decode import Undecodable
 from .embedded import fashion_mini_dir
+from .encoded import EncodedSource, Source
 from .folders import FolderSource, find_split_folder, list_classes
 from .splits import hold_out
 
 HUB_PREFIX = "hfds/"
 
 
-class Source(Protocol):
-    """Labelled images of one split."""
+class HubSource(EncodedSource):
+    """A split opened by ``datasets``.
 
-    labels: np.ndarray
+    Args:
+        rows: the split.
+        input_key: column of the images.
+        target_key: column of the labels.
+        title: name of the split for messages.
+    """
 
-    @property
-    def class_names(self) -> Sequence[str] | None:
-        """Names of the classes, None if the data has none."""
-        ...
+    def __init__(self, rows: Any, *, input_key: str, target_key: str, title: str) -> None:
+        import datasets
 
-    def image(self, index: int) -> Image.Image:
-        """Return one image as stored."""
-        ...
-
-
-class HubSource:
-    """A split opened by ``datasets``."""
-
-    def __init__(self, rows: Any, *, input_key: str, target_key: str) -> None:
         columns = list(rows.column_names)
         for name, value in (("input_key", input_key), ("target_key", target_key)):
             if value not in columns:
                 raise DataError(f"{name}: the dataset has no column {value!r}, only {', '.join(columns)}")
-        self._rows = rows.select_columns([input_key])
-        self._key = input_key
+        if not isinstance(rows.features[input_key], datasets.Image):
+            raise DataError(f"input_key: column {input_key!r} must hold images, got {rows.features[input_key]}")
+        self._rows = rows.select_columns([input_key]).cast_column(input_key, datasets.Image(decode=False))
+        self._key, self._title = input_key, title
         self.labels = np.asarray(rows.select_columns([target_key])[:][target_key])
         if not np.issubdtype(self.labels.dtype, np.integer):
             raise DataError(f"target_key: column {target_key!r} must hold class numbers, got {self.labels.dtype}")
         self.class_names = getattr(rows.features[target_key], "names", None)
 
-    def image(self, index: int) -> Image.Image:
-        return self._rows[int(index)][self._key]
+    def encoded(self, index: int) -> bytes:
+        value = self._rows[int(index)][self._key]
+        if value is None:
+            raise Undecodable("the row is empty")
+        data: bytes = Path(value["path"]).read_bytes() if value["bytes"] is None else value["bytes"]
+        return data
+
+    def describe(self, index: int) -> str:
+        path = (self._rows[int(index)][self._key] or {}).get("path")
+        return f"{f'{path}, ' if path else ''}row {int(index)} of {self._title}"
 
 
 def open_source(data: DataSpec, split: str, data_dir: str | Path | None = None) -> Source:
@@ -156,7 +160,8 @@ def _open_folder(data: DataSpec, folder: Path, images: Path) -> FolderSource:
 
 def _open_rows(data: DataSpec, split: str, folder: Path | None) -> HubSource:
     rows = load_rows(data.dataset, data.dataset_config, split, folder)
-    return HubSource(rows, input_key=data.input_key, target_key=data.target_key)
+    title = f"split {split!r} of {data.dataset if folder is None else folder}"
+    return HubSource(rows, input_key=data.input_key, target_key=data.target_key, title=title)
 
 
 def _load_local(name: str | None, folder: Path, split: str) -> Any:

@@ -1,7 +1,7 @@
-"""From stored images to normalised tensors: timm's transforms, and padded crops and flips of small uint8 images.
+"""What a loader does with single images, before they leave it as bytes: timm's crops, flips and policies.
 
-Random numbers of a sample depend on the seed, the epoch and the sample's index only, so the number of processes, the
-number of loader workers and resuming do not change it.
+Colours and normalisation follow on the device (``finish.py``). Random numbers of a sample depend on the seed, the epoch
+and the sample's index only, so the number of processes, the number of loader workers and resuming do not change it.
 """
 
 import random
@@ -9,29 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from timm.data import create_transform
+from timm.data.transforms import MaybePILToTensor, RandomResizedCropAndInterpolation
 from torch import Tensor
-from torchvision.transforms import Compose, RandomVerticalFlip
+from torchvision.transforms import CenterCrop, ColorJitter, Compose, RandomVerticalFlip, Resize, v2
 from torchvision.transforms.functional import to_pil_image
 
 from ..core.seeding import derive_seed
 from ..recipe.parts import AugmentSpec, ImageSpec
-
-# Krizhevsky et al. (2012): principal components of ImageNet's RGB values.
-_EIGENVALUES = (0.2175, 0.0188, 0.0045)
-_EIGENVECTORS = ((-0.5675, 0.7192, 0.4009), (-0.5808, -0.0045, -0.8140), (-0.5836, -0.6948, 0.4203))
-
-
-class Lighting:
-    """AlexNet's PCA lighting: add the principal components, each scaled by a normal weight of this std."""
-
-    def __init__(self, std: float) -> None:
-        self.std = std
-
-    def __call__(self, image: Tensor) -> Tensor:
-        """Return the image, (3, H, W) in [0, 1], with a random colour shift."""
-        weights = torch.randn(3) * self.std * torch.tensor(_EIGENVALUES)
-        return image + (torch.tensor(_EIGENVECTORS) @ weights).view(3, 1, 1)
+from .decode import to_pixels
+from .draws import Drawing, SampleDraw, seed_everything
 
 
 class PaddedCrops:
@@ -63,13 +51,32 @@ class PaddedCrops:
         return self._table
 
 
+class CropOfBytes:
+    """timm's random resized crop with timm's own draws, applied to uint8 tensors."""
+
+    def __init__(self, crop: RandomResizedCropAndInterpolation) -> None:
+        self.crop = crop
+
+    def __call__(self, image: Tensor) -> Tensor:
+        """Return a crop of an image (C, H, W) at the target size."""
+        crop = self.crop
+        top, left, height, width = crop.get_params(image, crop.scale, crop.ratio)
+        chosen = crop.interpolation
+        interpolation = random.choice(chosen) if isinstance(chosen, (tuple, list)) else chosen
+        return v2.functional.resized_crop(image, top, left, height, width, list(crop.size), interpolation)
+
+
 class Augmentation:
-    """timm's training transforms of a single image, seeded per sample."""
+    """The training transforms of a single image, seeded per sample: timm's, in timm's order.
+
+    Attributes:
+        needs_pil: whether images must be Pillow's, for timm's policies; otherwise they are uint8 tensors.
+    """
 
     def __init__(self, augment: AugmentSpec, images: ImageSpec, *, crop: bool) -> None:
         """Create the transforms; with ``crop=False`` the image is already cropped and flipped."""
         self.seed, self.aug_splits = augment.seed, augment.aug_splits
-        geometry, color, final = create_transform(
+        geometry, color, _ = create_transform(
             images.size,
             is_training=True,
             scale=(augment.scale[0], augment.scale[1]),
@@ -81,48 +88,76 @@ class Augmentation:
             interpolation=augment.train_interpolation,
             mean=images.mean,
             std=images.std,
-            re_prob=augment.reprob,
-            re_mode=augment.remode,
-            re_count=augment.recount,
             separate=True,
         )
-        if augment.lighting:
-            final.transforms.insert(1, Lighting(augment.lighting))  # after the scaling to [0, 1], before Normalize
-        first = [step for step in geometry.transforms if crop or isinstance(step, RandomVerticalFlip)]
-        self.geometry, self.color, self.final = Compose(first), color, final
+        steps = [step for step in geometry.transforms if crop or isinstance(step, RandomVerticalFlip)]
+        policies = [step for step in color.transforms if not isinstance(step, ColorJitter)]
+        self.needs_pil = bool(policies) or (crop and not _resizes_alike(images, augment.train_interpolation))
+        if not self.needs_pil and crop:
+            steps[0] = CropOfBytes(steps[0])
+        self.geometry, self.policies = Compose(steps), Compose(policies)
+        self.drawing = Drawing(
+            jitter=next((step for step in color.transforms if isinstance(step, ColorJitter)), None),
+            lighting=augment.lighting,
+            erasing=augment.reprob > 0,
+        )
 
-    def __call__(self, image: Any, index: int, epoch: int) -> list[Tensor]:
-        """Return an image, PIL or uint8 (C, H, W), as one normalised tensor (C, H, W) per split.
+    def __call__(self, image: Any, index: int, epoch: int) -> list[tuple[Tensor, SampleDraw]]:
+        """Return an image, PIL or uint8 (C, H, W), as uint8 (C, H, W), and what is drawn for its colours, per split.
 
         Splits share crop and flips, and the first is clean, as in timm's AugMixDataset.
         """
         seed_everything(derive_seed(self.seed, epoch, index))
-        image = self.geometry(to_pil_image(image) if isinstance(image, Tensor) else image)
-        clean = [self.final(image)] if self.aug_splits else []
-        return clean + [self.final(self.color(image)) for _ in range(max(self.aug_splits - 1, 1))]
+        if self.needs_pil and isinstance(image, Tensor):
+            image = to_pil_image(image)
+        image = self.geometry(image)
+        clean = [(_to_bytes(image), self.drawing.draw(jittered=False))] if self.aug_splits else []
+        augmented = [(_to_bytes(self.policies(image)), self.drawing.draw()) for _ in range(max(self.aug_splits - 1, 1))]
+        return clean + augmented
 
 
-def evaluation_transform(images: ImageSpec) -> Any:
-    """Return timm's evaluation transform: resize, center crop, normalise."""
-    return create_transform(
-        images.size,
-        is_training=False,
-        crop_pct=images.crop_pct,
-        crop_mode=images.crop_mode,
-        interpolation=images.interpolation,
-        mean=images.mean,
-        std=images.std,
-    )
+def _to_bytes(image: Tensor | Image.Image) -> Tensor:
+    return to_pixels(image) if isinstance(image, Image.Image) else image
 
 
-def normalize(pixels: Tensor, images: ImageSpec) -> Tensor:
-    """Return uint8 pixels (B, C, H, W) as normalised float32, contiguous."""
-    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (images.mean, images.std))
-    return pixels.contiguous().float().div_(255).sub_(mean).div_(std)
+class EvaluationTransform:
+    """timm's evaluation transform without normalisation: resize and centre crop.
+
+    Attributes:
+        needs_pil: whether images must be Pillow's; otherwise they are uint8 tensors.
+    """
+
+    def __init__(self, images: ImageSpec) -> None:
+        transform = create_transform(
+            images.size,
+            is_training=False,
+            crop_pct=images.crop_pct,
+            crop_mode=images.crop_mode,
+            interpolation=images.interpolation,
+            mean=images.mean,
+            std=images.std,
+            normalize=False,
+        )
+        plain = all(isinstance(step, (Resize, CenterCrop, MaybePILToTensor)) for step in transform.transforms)
+        self.needs_pil = not (plain and _resizes_alike(images, images.interpolation))
+        if not self.needs_pil:
+            # The second edition of Resize works on bytes, the first one on a float copy of them.
+            transform = Compose(
+                [
+                    v2.Resize(step.size, step.interpolation) if isinstance(step, Resize) else step
+                    for step in transform.transforms
+                ]
+            )
+        self.transform = transform
+
+    def __call__(self, image: Any) -> Tensor:
+        """Return an image, PIL or uint8 (C, H, W), as uint8 (C, H, W) of the model's size."""
+        return self.transform(image)
 
 
-def seed_everything(seed: int) -> None:
-    """Seed the global generators of Python, NumPy and torch."""
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
+def _resizes_alike(images: ImageSpec, interpolation: str) -> bool:
+    """Return whether bytes can be resized as tensors: torch's nearest pixels are other ones than Pillow's.
+
+    Grey images are made by Pillow, too, because colours are weighted there.
+    """
+    return images.input_size[0] == 3 and interpolation != "nearest"

@@ -54,10 +54,12 @@ class EvalContext:
 
     def batches(self, title: str) -> Iterator[tuple[Tensor, Tensor, Sequence[int]]]:
         """Yield this process's share: images in [0, 1], labels, and the samples' rows in the split."""
-        loader = self.images.loader(rank=self.accelerator.process_index, world_size=self.accelerator.num_processes)
+        rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
+        loader, rows = self.images.loader(rank=rank, world_size=world_size, device=self.device)
         show = self.accelerator.is_main_process and sys.stderr.isatty()
-        for images, labels, rows in tqdm(loader, desc=title, unit="batch", leave=False, disable=not show):
-            yield images.to(self.device), labels.to(self.device), rows
+        shown = tqdm(loader, desc=title, unit="batch", leave=False, disable=not show)
+        for (images, labels), batch_rows in zip(shown, rows):
+            yield images, labels, batch_rows
 
     def logits(self, images: Tensor) -> Tensor:
         """Return the logits (B, K) of images in [0, 1].

@@ -10,18 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from ..data.batches import EvaluationBatches
-from ..data.images import EVALUATION, SampleKey, open_images
-from ..data.loader import batch_loader, fingerprint
-from ..data.source import Source, open_test
+from ..data.encoded import Source
+from ..data.finish import Finish
+from ..data.images import EVALUATION, open_images
+from ..data.loader import ImageLoader, fingerprint
+from ..data.source import open_test
 from ..data.splits import take_stratified
 from ..errors import DataError
 from ..recipe.parts import DataSpec, ImageSpec
 
 Batch = tuple[Tensor, Tensor, Sequence[int]]
+_CPU = torch.device("cpu")
 
 
 def unit_range(images: ImageSpec) -> ImageSpec:
@@ -30,7 +33,7 @@ def unit_range(images: ImageSpec) -> ImageSpec:
     return replace(images, mean=(0.0,) * channels, std=(1.0,) * channels)
 
 
-class TestImages(Dataset[Batch]):
+class TestImages:
     """Labelled test images in [0, 1].
 
     Args:
@@ -57,22 +60,21 @@ class TestImages(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitems__(self, keys: Sequence[SampleKey]) -> Batch:
-        images, labels = self._images.__getitems__(keys)
-        return images, labels, self.rows[[sample for _, sample in keys]].tolist()
-
     def fingerprint(self) -> str:
         """Return a digest of labels, rows and some pixels, to notice other images of the same name."""
         some = self.rows[:: max(1, len(self.rows) // 32)]
         return fingerprint(self.labels.numpy(), self.rows, *(np.asarray(self._source.image(int(row))) for row in some))
 
-    def loader(self, *, rank: int = 0, world_size: int = 1) -> DataLoader:
-        """Return the batches of a process; the processes together see every sample once.
+    def loader(
+        self, *, rank: int = 0, world_size: int = 1, device: torch.device = _CPU
+    ) -> tuple[ImageLoader, list[list[int]]]:
+        """Return the batches of a process, and the rows of each; the processes together see every sample once.
 
         Whole batches are distributed, because what an attack finds for a sample depends on its batch.
         """
         batches = EvaluationBatches(len(self), batch_size=self.batch_size, rank=rank, world_size=world_size, whole=True)
-        return batch_loader(self, batches, workers=self.data.workers)
+        loader = ImageLoader(self._images, batches, workers=self.data.workers, device=device)
+        return loader, [self.rows[samples].tolist() for samples in batches.batches]
 
     def spread(self, count: int) -> Batch:
         """Return ``count`` samples with unchanged class proportions, the same on every process.
@@ -80,7 +82,8 @@ class TestImages(Dataset[Batch]):
         The first samples would not do: image folders are sorted by class.
         """
         samples = take_stratified(self.labels.numpy(), count, seed=self.data.split_seed)
-        return self.__getitems__([(EVALUATION, int(sample)) for sample in samples])
+        batch = self._images.__getitems__([(EVALUATION, int(sample)) for sample in samples])
+        return Finish(self.spec, None, _CPU)(batch.pixels), batch.labels, self.rows[samples].tolist()
 
 
 def load_images(

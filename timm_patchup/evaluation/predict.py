@@ -17,6 +17,9 @@ from timm.data import ImageNetInfo, infer_imagenet_subset
 from timm.data.readers.img_extensions import get_img_extensions
 from torch import nn
 
+from ..data.decode import Undecodable, convert_image, open_image
+from ..data.encoded import Source
+from ..data.finish import Finish
 from ..data.images import EVALUATION, open_images
 from ..errors import DataError, one_line
 from .images import unit_range
@@ -112,7 +115,7 @@ def class_names(model: EvalModel) -> list[str]:
     return [f"class {index}" for index in range(model.num_classes)]
 
 
-class _Opened:
+class _Opened(Source):
     """Decoded images as a source without labels."""
 
     class_names = None
@@ -120,15 +123,19 @@ class _Opened:
     def __init__(self, images: Sequence[Image.Image]) -> None:
         self.images, self.labels = images, np.zeros(len(images), dtype=np.int64)
 
-    def image(self, index: int) -> Image.Image:
-        return self.images[int(index)]
+    def image(self, index: int, mode: str | None = None) -> Image.Image:
+        image = self.images[int(index)]
+        return image if mode is None else image.convert(mode)
+
+    def describe(self, index: int) -> str:
+        return f"{int(index)} of a batch"
 
 
 def _predict(
     model: EvalModel, paths: Sequence[Path], *, top: int, batch_size: int, device: torch.device
 ) -> Iterator[Prediction]:
     names, spec = class_names(model), unit_range(model.images)
-    classifier = model.classifier.to(device)
+    classifier, finish = model.classifier.to(device), Finish(spec, None, device)
     waiting = iter(paths)
     while batch := list(islice(waiting, batch_size)):
         opened = [_open(path) for path in batch]
@@ -136,9 +143,9 @@ def _predict(
         answers: Iterator[Prediction] = iter(())
         if images:
             dataset = open_images(_Opened(images), np.arange(len(images)), spec)
-            pixels, _ = dataset.__getitems__([(EVALUATION, index) for index in range(len(images))])
+            decoded = dataset.__getitems__([(EVALUATION, index) for index in range(len(images))])
             with torch.inference_mode():
-                probabilities = classifier(pixels.to(device)).float().softmax(dim=1).cpu()
+                probabilities = classifier(finish(decoded.pixels)).float().softmax(dim=1).cpu()
             read = [path for path, one in zip(batch, opened) if isinstance(one, Image.Image)]
             answers = (_answer(path, row, names, top) for path, row in zip(read, probabilities))
         for path, one in zip(batch, opened):
@@ -148,12 +155,10 @@ def _predict(
 def _open(path: Path) -> Image.Image | str:
     """Return the decoded image, or why it cannot be decoded."""
     try:
-        with Image.open(path) as image:
-            image.load()
-            return image.copy()
+        return convert_image(open_image(path.read_bytes()), "RGB")
     except FileNotFoundError:
         return "no such file"
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except (Undecodable, OSError) as error:
         return one_line(str(error).replace(str(path), path.name), 200)
 
 

@@ -14,6 +14,7 @@ from accelerate import Accelerator
 
 from ..data.fetch import fetch_splits
 from ..data.source import HUB_PREFIX
+from ..data.workers import naming_dead_workers
 from ..errors import HubError, UserError
 from ..recipe.data_names import find_data_spec, load_data_spec
 from ..recipe.parts import DataSpec, ImageSpec
@@ -224,7 +225,8 @@ def _measure(suite: Suite, context: EvalContext, results: Results, *, force: boo
         return
     show(f"{suite.name:12} {model.name}", flush=True)
     model.classifier.to(context.device)
-    measured = suite.measure(context)
+    with naming_dead_workers():
+        measured = suite.measure(context)
     model.classifier.cpu()  # only one of several models needs memory on the device
     results.add(suite.name, model, measured, seed=context.seed, settings=settings)
     with together(context.accelerator):

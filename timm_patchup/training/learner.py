@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ..core.criterion import cross_entropy
 from ..core.seeding import derive_seed
-from ..data.transforms import seed_everything
+from ..data.draws import seed_everything
 from ..recipe import Recipe
 from ..runs.checkpoint import Checkpoint
 from ..runs.folder import EpochRow
@@ -58,7 +58,7 @@ class Learner:
         class_weight: Tensor | None = None,
     ) -> None:
         self.recipe, self.accelerator, self.updates_per_epoch = recipe, accelerator, updates_per_epoch
-        seed_everything(derive_seed(recipe.seed))
+        seed_everything(derive_seed(recipe.seed), accelerator.device)
         model = build_model(recipe, pretrained_path).to(accelerator.device)
         if recipe.channels_last:
             model = model.to(memory_format=torch.channels_last)
@@ -107,7 +107,8 @@ class Learner:
             images, labels = next(batches)
             waited += time.perf_counter() - asked
             # After the images: those that are loaded in this process seed the generators themselves.
-            seed_everything(derive_seed(self.recipe.seed, 2, self.accelerator.process_index, done, index))
+            seed = derive_seed(self.recipe.seed, 2, self.accelerator.process_index, done, index)
+            seed_everything(seed, self.accelerator.device)
             with self.accelerator.no_sync(self.model) if index < micro_batches - 1 else nullcontext():
                 loss, measured = self._loss(images, labels)
                 self.accelerator.backward(loss / micro_batches if micro_batches > 1 else loss)

@@ -14,10 +14,9 @@ from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
-from torch.utils.data import DataLoader
 
 from ..data.batches import EvaluationBatches
-from ..data.loader import Data, evaluation_loader, training_loader
+from ..data.loader import Data, ImageLoader, evaluation_loader, training_loader
 from ..errors import NonFinite, RunError, Stopped
 from ..recipe import Recipe
 from ..runs.checkpoint import Checkpoint, Checkpoints
@@ -66,11 +65,12 @@ class Trainer:
         self.position = Position()
         self.checkpoints = Checkpoints(folder.checkpoints, keep=recipe.checkpoint_hist)
         rank, world_size = accelerator.process_index, accelerator.num_processes
-        pin = accelerator.device.type == "cuda"
         self.loader, self.batches = training_loader(
-            data.train, recipe, rank=rank, world_size=world_size, pin_memory=pin
+            data.train, recipe, rank=rank, world_size=world_size, device=accelerator.device
         )
-        self.val_loader = evaluation_loader(data.val, recipe, rank=rank, world_size=world_size, pin_memory=pin)
+        self.val_loader = evaluation_loader(
+            data.val, recipe, rank=rank, world_size=world_size, device=accelerator.device
+        )
         self.learner = Learner(
             recipe,
             accelerator,
@@ -155,7 +155,7 @@ class Trainer:
         number = position.epoch + 1
         last = number == self.num_epochs
         if recipe.val_augment:
-            cast(EvaluationBatches, self.val_loader.batch_sampler).begin(position.epoch)
+            cast(EvaluationBatches, self.val_loader.batches).begin(position.epoch)
         metrics = self._evaluate(self.val_loader) if number % recipe.val_interval == 0 or last else None
         row: EpochRow = {
             "epoch": number,
@@ -190,7 +190,7 @@ class Trainer:
         self.accelerator.log({name: value for name, value in row.items() if value is not None}, step=number)
         self.progress.end_epoch(row, best=is_best and self._chooses)
 
-    def _evaluate(self, loader: DataLoader, confusion: Confusion | None = None) -> Metrics:
+    def _evaluate(self, loader: ImageLoader, confusion: Confusion | None = None) -> Metrics:
         return evaluate(
             self.learner.evaluated_model,
             self._iterate(loader),
@@ -200,7 +200,7 @@ class Trainer:
         )
 
     @staticmethod
-    def _iterate(loader: DataLoader) -> Iterator[Any]:
+    def _iterate(loader: ImageLoader) -> Iterator[Any]:
         with holding_back():  # it may start workers
             return iter(loader)
 
@@ -242,8 +242,8 @@ class Trainer:
         with together(self.accelerator):
             self.learner.evaluated_model.load_state_dict(self.checkpoints.load_best(best_file))
         rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
-        loader = evaluation_loader(self.data.test, self.recipe, rank=rank, world_size=world_size)
         recipe, device = self.recipe, self.accelerator.device
+        loader = evaluation_loader(self.data.test, recipe, rank=rank, world_size=world_size, device=device)
         confusion = Confusion(recipe.num_classes, device) if recipe.num_classes <= MAX_CLASSES else None
         metrics = self._evaluate(loader, confusion)
         if not isfinite(metrics.loss):

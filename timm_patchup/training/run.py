@@ -15,7 +15,8 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
 from ..data.loader import load_data
-from ..errors import CheckpointError, NonFinite, OtherProcessFailed, RunError, Stopped, UserError, one_line
+from ..data.workers import naming_dead_workers
+from ..errors import CheckpointError, NonFinite, OtherProcessFailed, Stopped, UserError
 from ..recipe import Recipe
 from ..recipe.schema import override
 from ..runs.accelerator import make_accelerator
@@ -61,7 +62,7 @@ def run(recipe: Recipe, options: RunOptions) -> RunFolder:
 
     Raises:
         UserError: the call is wrong; nothing was written.
-        RunError, OSError: the run ended early.
+        Failed, OSError: the run ended early.
     """
     folder, checkpoint_path = _find_folder(options)
     seen = folder.state()
@@ -107,7 +108,7 @@ def run(recipe: Recipe, options: RunOptions) -> RunFolder:
             accelerator.print(f"inferred: {resolved.note}")
         _print_start(recipe, trainer, accelerator, data.describe())
         _start_trackers(recipe, folder, accelerator, options)
-        with stop.listening(), _named_failures(accelerator):
+        with stop.listening(), _named_failures(accelerator), naming_dead_workers():
             results = trainer.fit()
         accelerator.end_training()
         _print_table(folder, recipe, results, accelerator)
@@ -116,7 +117,7 @@ def run(recipe: Recipe, options: RunOptions) -> RunFolder:
 
 @contextmanager
 def _named_failures(accelerator: Accelerator) -> Iterator[None]:
-    """Say which process failed, if one of several or of the loader's did."""
+    """Say which process failed, if one of several did."""
     try:
         yield
     except (Stopped, NonFinite, OtherProcessFailed):  # agreed on by all processes
@@ -127,12 +128,6 @@ def _named_failures(accelerator: Accelerator) -> Iterator[None]:
     except RuntimeError as error:
         if accelerator.num_processes > 1 and is_lost_process(error):
             raise OtherProcessFailed from error
-        if "DataLoader worker" in str(error) and "Caught" not in str(error):  # torch has no type for it
-            died = RunError(
-                f"{one_line(error, 160).rstrip('. ')}: resume the run (--resume); if memory ran out, with fewer workers"
-            )
-            died.one_process = accelerator.num_processes > 1
-            raise died from error
         raise
 
 

@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ...data.source import HUB_PREFIX, FolderSource, Source
+from ...data.encoded import Source
+from ...data.folders import FolderSource
+from ...data.source import HUB_PREFIX
 from ...data.splits import take_stratified
 from ...errors import DataError, one_line
 from ...recipe.parts import ImageSpec
@@ -23,15 +25,19 @@ from ..images import TestImages
 SEVERITIES = (1, 2, 3, 4, 5)
 
 
-class ArraySource:
+class ArraySource(Source):
     """Images in a NumPy array, uint8 (N, H, W) or (N, H, W, C)."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
         self._images, self.labels = images, labels.astype(np.int64)
         self.class_names = None
 
-    def image(self, index: int) -> Image.Image:
-        return Image.fromarray(np.asarray(self._images[int(index)]))
+    def image(self, index: int, mode: str | None = None) -> Image.Image:
+        image = Image.fromarray(np.asarray(self._images[int(index)]))
+        return image if mode is None else image.convert(mode)
+
+    def describe(self, index: int) -> str:
+        return f"{int(index)} of the array"
 
 
 def check_corrupted(where: str, names: Sequence[str], *, like: TestImages) -> None:

@@ -1,0 +1,119 @@
+"""Loader processes: what each of them is reading, so that the death of one can be reported with the file's name.
+
+An error that a loader process raises comes back as a value (``Refused``); what kills the process (lack of memory, a
+crash in a decoder) leaves only the note it made in shared memory before reading the sample.
+"""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from ..errors import DataFailed
+from ..system.signals import leave_signals_to_parent
+
+_NOTHING = -1
+# In a loader process: its number and the sample it is reading. None elsewhere.
+_own_note: np.ndarray | None = None
+
+
+def note_sample(sample: int) -> None:
+    """Note which sample this loader process is about to read."""
+    if _own_note is not None:
+        _own_note[1] = sample
+
+
+class Refused(NamedTuple):
+    """Takes the place of a batch that cannot be loaded."""
+
+    problem: str
+
+
+class Notes:
+    """What the loader processes of one loader are reading.
+
+    Args:
+        workers: their number.
+        describe: returns the name of a sample.
+    """
+
+    def __init__(self, workers: int, describe: Callable[[int], str]) -> None:
+        self._table = torch.full((workers, 2), _NOTHING).share_memory_()
+        self._describe = describe
+        _open_notes.add(self)
+
+    def start_worker(self, worker: int) -> None:
+        """Begin the notes of a loader process, and leave signals to its parent; called in that process."""
+        global _own_note
+        leave_signals_to_parent(worker)
+        _own_note = self._table[worker].numpy()
+        _own_note[0] = os.getpid()
+
+    def find_dead(self) -> str | None:
+        """Return a line about a loader process that has died, None if all are alive."""
+        alive = {process.pid for process in multiprocessing.active_children()}
+        for pid, sample in self._table.tolist():
+            if pid != _NOTHING and pid not in alive:
+                reading = "" if sample == _NOTHING else f" while reading {self._describe(sample)}"
+                return (
+                    f"a loader process (pid {pid}) died{reading}: resume the run (--resume) or repeat the call, with "
+                    f"fewer workers if memory ran out; if it dies there again, replace or remove that image"
+                )
+        return None
+
+
+_open_notes: WeakSet[Notes] = WeakSet()
+
+
+class WorkerDataset(Dataset):
+    """A dataset as loader processes see it: an error of the data is returned, so that its line arrives unaltered."""
+
+    def __init__(self, images: Any) -> None:
+        self.images = images
+
+    def __getitems__(self, keys: list[Any]) -> Any:
+        try:
+            return self.images.__getitems__(keys)
+        except DataFailed as error:
+            return Refused(str(error))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use a single thread on the CPU; more would wait for cores that loader processes occupy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def naming_dead_workers() -> Iterator[None]:
+    """Turn torch's error about a dead loader process into one that names the sample it was reading.
+
+    torch raises it from a signal handler, so it can surface anywhere between two batches; if the process dies while it
+    hands over a batch, the connection breaks instead.
+
+    Raises:
+        DataFailed: a loader process has died.
+    """
+    try:
+        yield
+    except (RuntimeError, OSError, EOFError) as error:
+        # A broken connection is noticed before the system has the process among the dead.
+        for _ in range(20 if isinstance(error, (ConnectionError, EOFError)) else 1):
+            for notes in list(_open_notes):
+                line = notes.find_dead()
+                if line is not None:
+                    raise DataFailed(line) from error
+            time.sleep(0.05)
+        raise
