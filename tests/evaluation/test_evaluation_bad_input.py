@@ -13,6 +13,7 @@ from timm.models import save_for_hf
 from tests.support.datasets_on_disk import write_image_folder, write_parquet
 from tests.support.paths import ROOT
 from timm_patchup.evaluation import suites
+from timm_patchup.system.locks import LOCK
 
 from .evaluating import evaluate_here, refused, trained
 
@@ -71,7 +72,7 @@ def test_logits_that_are_not_finite(suite: str, tmp_path: Path) -> None:
     save_file(weights, tmp_path / "broken" / "model.safetensors")
     call = ["--model", tmp_path / "broken", "--suite", suite, "--limit", 20, "--output", tmp_path / "report"]
     assert "broken returns logits that are not finite" in refused(*call)
-    assert not (tmp_path / "report").exists()
+    assert [path.name for path in (tmp_path / "report").iterdir()] == [LOCK]
 
 
 def test_data_that_cannot_be_evaluated(tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_results_of_other_data_are_kept_apart(tmp_path: Path) -> None:
     assert "--force" in line
     assert evaluate_here(*call, "--limit", 30, "--force").code == 0
     (tmp_path / "results.json").write_text("{")
-    assert "is damaged or is not the results of an evaluation" in refused(*call, "--limit", 30)
+    assert "results.json is damaged" in refused(*call, "--limit", 30)
 
 
 @pytest.mark.parametrize(("suite", "package"), [("attacks", "foolbox"), ("corruptions", "imagecorruptions")])

@@ -88,7 +88,7 @@ def test_calls_that_are_wrong(capsys: pytest.CaptureFixture[str], tmp_path: Path
     cases: list[tuple[list[object], str]] = [
         ([], "--study is missing"),
         (["--study", "cifra"], "did you mean cifar"),
-        (["--study", "none.yaml"], "no such study file: none.yaml"),
+        (["--study", "none.yaml"], "no such file: none.yaml"),
         (["--study", "cifar", "--seeds", 0], "--seeds must be at least 1"),
         (["--study", "cifar", "--jobs", -1], "--jobs must be at least 0"),
         (["--study", "cifar", "--data-dir", tmp_path / "no"], "no such folder"),
