@@ -16,13 +16,16 @@ from .steps import HIDDEN, SmallNet, assert_same, batches, draw_at, grads, make_
 Run = Callable[[Tensor], Tensor]
 
 
+LIMIT = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"  # before 2.6
+
+
 @pytest.fixture(autouse=True)
 def fresh_dynamo() -> Iterator[None]:
     torch._dynamo.reset()
-    limit = torch._dynamo.config.recompile_limit
-    torch._dynamo.config.recompile_limit = 8
+    limit = getattr(torch._dynamo.config, LIMIT)
+    setattr(torch._dynamo.config, LIMIT, 8)
     yield
-    torch._dynamo.config.recompile_limit = limit
+    setattr(torch._dynamo.config, LIMIT, limit)
     torch._dynamo.reset()
 
 
@@ -124,9 +127,9 @@ def test_train_and_eval_at_two_sizes_stay_compiled() -> None:
 
 
 def test_a_mixer_never_lowers_the_limit() -> None:
-    torch._dynamo.config.recompile_limit = 1000
+    setattr(torch._dynamo.config, LIMIT, 1000)
     PatchUp(SmallNet(), sites=["conv"], num_classes=10)
-    assert torch._dynamo.config.recompile_limit == 1000
+    assert getattr(torch._dynamo.config, LIMIT) == 1000
 
 
 def test_detach_takes_off_what_graphs_are_told_apart_by() -> None:

@@ -140,7 +140,12 @@ def loaded() -> tuple[Tensor, Tensor]:
     dataset = AugMixDataset(Samples(), num_splits=SPLITS)
     options = {"input_size": (3, 32, 32), "batch_size": 4, "is_training": True, "num_workers": 0}
     loader = create_loader(
-        dataset, **options, auto_augment="augmix-m3-w3", num_aug_splits=SPLITS, device=torch.device("cpu")
+        dataset,
+        **options,
+        auto_augment="augmix-m3-w3",
+        num_aug_splits=SPLITS,
+        device=torch.device("cpu"),
+        persistent_workers=False,
     )
     return next(iter(loader))
 

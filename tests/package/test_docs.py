@@ -190,7 +190,7 @@ def test_set_up_commands_use_the_tested_releases() -> None:
     train = README.split("<!-- train-command -->\n```bash\n")[1].split("\n```")[0]
     test = README.split("<!-- test-command -->\n```bash\n")[1].split("\n```")[0]
     set_up = "python3 -m venv .venv && .venv/bin/pip install -e {} -c constraints.txt && .venv/bin/{}"
-    assert train == set_up.format(".", "accelerate launch scripts/train.py")
+    assert train == set_up.format(".", "python scripts/train.py")
     assert test == set_up.format("'.[test]'", "pytest")
     pinned = dict(re.findall(r"^([\w.-]+)==(\S+);", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE))
     assert {"torch", "torchvision", "timm", "accelerate", "datasets", "huggingface_hub"} <= pinned.keys()
