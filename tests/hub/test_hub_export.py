@@ -63,6 +63,7 @@ def test_logits_after_a_round_trip_are_the_same_bits(keys: dict, tmp_path: Path)
 
 
 def test_timms_transform_gives_the_images_of_the_run(tmp_path: Path) -> None:
+    from timm_patchup.data.finish import Finish
     from timm_patchup.data.images import EVALUATION
     from timm_patchup.data.loader import load_data
     from timm_patchup.data.source import open_source
@@ -74,8 +75,9 @@ def test_timms_transform_gives_the_images_of_the_run(tmp_path: Path) -> None:
     recipe = run.recipe()
     data = load_data(recipe)
     source = open_source(DataSpec.of(recipe), recipe.val_split)
-    wanted = data.test.__getitems__([(EVALUATION, 0)])[0][0]
-    candidates = [transform(source.image(index).convert("RGB")) for index in range(len(source.labels))]
+    pixels = data.test.__getitems__([(EVALUATION, 0)]).pixels
+    wanted = Finish(data.test.spec, None, torch.device("cpu"))(pixels)[0]
+    candidates = [transform(source.image(index, "RGB")) for index in range(len(source.labels))]
     assert any(torch.allclose(candidate, wanted, atol=1e-6) for candidate in candidates)
 
 
