@@ -109,7 +109,10 @@ def _main(words: list[str]) -> int:
         for job in jobs:
             print(" && ".join(shlex.join(command) for command in job.commands))
         return 0
-    return _run(study, runs, jobs, options, given, extra)
+    make_folder(options.folder)
+    busy = f"another study.py is at work in {options.folder}: wait for it; its results.md has the finished runs"
+    with locked(options.folder / LOCK, busy=busy):
+        return _run(study, runs, jobs, options, given, extra)
 
 
 def print_studies() -> None:
@@ -172,20 +175,6 @@ def _check_recipes(runs: Sequence[Run], options: StudyOptions) -> None:
 
 
 def _run(
-    study: Study,
-    runs: Sequence[Run],
-    jobs: Sequence[Job],
-    options: StudyOptions,
-    given: argparse.Namespace,
-    extra: Sequence[str],
-) -> int:
-    make_folder(options.folder)
-    busy = f"another study.py is at work in {options.folder}: wait for it; its results.md has the finished runs"
-    with locked(options.folder / LOCK, busy=busy):
-        return _run_locked(study, runs, jobs, options, given, extra)
-
-
-def _run_locked(
     study: Study,
     runs: Sequence[Run],
     jobs: Sequence[Job],

@@ -18,9 +18,8 @@ from torch import Tensor
 
 Objective = Literal["paper", "l1", "l2"]
 
-_LARGE_SAMPLE = (
-    2**15
-)  # features; torch works on fewer in one thread, and a call for each sample costs more than it saves
+# Features of a sample: torch works on fewer in one thread, and a call for each sample costs more than it saves.
+_LARGE_SAMPLE = 2**15
 
 
 def fit_block(block_size: int, height: int, width: int) -> tuple[int, int]:

@@ -465,10 +465,9 @@ def _without_idle(values: Mapping[str, Any], keep: set[str]) -> dict[str, Any]:
 
 
 def _idle_keys(values: Mapping[str, Any]) -> set[str]:
-    """Return the keys that have no effect; none while something else is wrong with the values of a recipe's keys."""
-    known = set(list_keys())  # others, such as the sites of a network, are not those of a recipe
+    """Return the keys that have no effect; none while something else is wrong with the values."""
     try:
-        Recipe.from_dict({name: value for name, value in values.items() if name in known})
+        Recipe.from_dict(values)
     except NoEffect as error:
         return set(error.names)
     except UserError:
