@@ -1,4 +1,4 @@
-"""ResNet-18 for small images: its forward pass restated with plain functions, and timm's ResNet-18 in all but the stem."""
+"""ResNet-18 for small images: its forward pass restated with plain functions, and timm's own in all but the stem."""
 
 from pathlib import Path
 

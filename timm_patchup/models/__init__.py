@@ -1,4 +1,4 @@
-"""The nets for small images of the paper and of OpenMixup, in timm's own registry: importing this package registers them.
+"""Nets for small images, of the paper and of OpenMixup, in timm's own registry: importing this package registers them.
 
 Imports nothing of this package.
 """
