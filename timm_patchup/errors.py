@@ -55,9 +55,9 @@ class SiteError(UserError):
         self.site, self.reason, self.usable = site, reason, tuple(usable)
         super().__init__(self._line(f"sites={list(usable)}"))
 
-    def for_flag(self, flag: str) -> str:
-        """Return the line in the words of a command whose sites are given with a flag."""
-        return self._line(f"{flag} {' '.join(self.usable)}")
+    def for_caller(self, name: str) -> str:
+        """Return the line in the words of a caller who gives sites by this name, that of a key or a flag."""
+        return self._line(f"{name} {' '.join(self.usable)}")
 
     def _line(self, call: str) -> str:
         return f"{self.reason}. Give {call}, which can be mixed, or name other modules" if self.usable else self.reason

@@ -84,6 +84,42 @@ def test_imagenet_is_cutmixs_setting() -> None:
     assert recipe.crop_padding is None
 
 
+OPENMIXUPS = {  # per benchmark: Beta's alpha of each method that OpenMixup has
+    "cifar100_resnet18": {"mixup": 1.0, "cutmix": 0.2, "manifold_mixup": 2.0, "puzzle_mix": 1.0},
+    "tiny_imagenet_resnet18": {"mixup": 1.0, "cutmix": 1.0, "manifold_mixup": 0.2, "puzzle_mix": 1.0},
+}
+
+
+@pytest.mark.parametrize("benchmark", OPENMIXUPS)
+def test_benchmarks_with_resnet18_are_openmixups(benchmark: str) -> None:
+    """From its configurations r18_mixups_CE_none.py, the datasets these name, and the alphas of its tables."""
+    small = benchmark.startswith("cifar100")
+    for method in list_recipe_methods():
+        recipe = load_recipe(f"{benchmark}_{method}")
+        assert (recipe.model, recipe.epochs, recipe.batch_size) == ("resnet18_cifar", 400, 100)
+        assert (recipe.opt, recipe.momentum, recipe.weight_decay, recipe.filter_bias_and_bn) == (
+            "momentum",
+            0.9,
+            1e-4,
+            False,
+        ), "without Nesterov"
+        assert (recipe.sched, recipe.min_lr, recipe.warmup_epochs) == ("cosine", 0.0, 0)
+        assert (recipe.lr, recipe.num_classes) == ((0.1, 100) if small else (0.2, 200))
+        assert (recipe.val_fraction, recipe.select_split, recipe.test_median) == (0.0, None, 10)
+        assert (recipe.crop_padding, recipe.crop_padding_mode) == ((4, "reflect") if small else (None, "constant"))
+        assert recipe.mean == ([0.4914, 0.4822, 0.4465] if small else [0.485, 0.456, 0.406])
+        assert recipe.std == ([0.2023, 0.1994, 0.201] if small else [0.229, 0.224, 0.225])
+        assert (recipe.hflip, recipe.loss, recipe.smoothing) == (0.5, "cross_entropy", 0.0)
+        if not small:
+            assert (recipe.interpolation, recipe.train_interpolation, recipe.scale) == ("bicubic", "bicubic", [0.08, 1])
+        if method in OPENMIXUPS[benchmark]:
+            settings = recipe.mix_settings
+            assert (settings["alpha"], settings["prob"]) == (OPENMIXUPS[benchmark][method], 1.0)
+    assert load_recipe(f"{benchmark}_manifold_mixup").mix_settings["sites"] == ["input", "stage1", "stage2"]
+    assert load_recipe(f"{benchmark}_puzzle_mix").mix_settings["block_num"] == [2, 4, 8, 16][: 4 if small else 3]
+    assert load_recipe(f"{benchmark}_none", {"val_fraction": 0.1}).test_median is None, "an epoch is chosen"
+
+
 def test_tiny_imagenet_and_scarce_data() -> None:
     assert load_recipe("tiny_imagenet_wrn28_10_none").model_kwargs == {"stem_stride": 2}
     assert load_recipe("tiny_imagenet_resnet152_none").model == "resnet152"

@@ -50,6 +50,17 @@ from timm_patchup.training.build import model_problems
         ({"model_kwargs": 3}, "model_kwargs must be a mapping of names to values, got 3"),
         ({"aa": "augmix-m3-w3", "aug_splits": 1}, "aug_splits must be 0, or at least 2: one clean split and others"),
         ({"loss": "jsd"}, "loss jsd compares the splits of a batch: set aug_splits, to 3 as AugMix does"),
+        (
+            {"input_size": [1, 32, 32], "mean": [0.5], "std": [0.5], "lighting": 0.1},
+            "lighting 0.1 shifts red, green and blue, but input_size has one channel: set it to 0",
+        ),
+        ({"crop_padding_mode": "mirror"}, "crop_padding_mode must be one of constant, edge, reflect, symmetric, got"),
+        ({"test_median": 0}, "test_median must be a whole number of at least 1, got 0"),
+        ({"test_median": 5}, "test_median has no effect next to held-out images: set val_fraction to 0"),
+        (
+            {"test_median": 5, "val_fraction": 0, "best_on_test": True},
+            "test_median has no effect next to best_on_test",
+        ),
     ],
 )
 def test_a_wrong_value_gets_one_line(overrides: dict[str, object], expected: str) -> None:

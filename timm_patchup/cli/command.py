@@ -103,7 +103,7 @@ def _exit_code(error: Exception) -> int:
 
 def _lines(error: Exception, on_file_error: str) -> list[str]:
     if isinstance(error, SiteError):
-        return [error.for_flag("--mix-sites")]
+        return [error.for_caller("--mix-sites")]
     if isinstance(error, UserError):
         return error.problems
     if isinstance(error, OSError) and error.errno in _FILE_ERRORS:

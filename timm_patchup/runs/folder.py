@@ -9,10 +9,11 @@ import csv
 import io
 import json
 import shutil
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from ..errors import RunError, UserError, one_line
 from ..recipe import Recipe
@@ -32,6 +33,7 @@ EpochRow = dict[str, float | None]
 # What results.json must have.
 RESULTS = {"test": dict, "best_epoch": int, "epochs": int, "chosen_on": str, "weights": str}
 TEST_RESULTS = {"error": float, "top1": float, "top5": float, "loss": float, "count": int}
+MEDIAN_RESULTS = {"epochs": list, "error": float, "top1": float, "top5": float, "loss": float}
 
 
 class RunFolder:
@@ -178,6 +180,8 @@ class RunFolder:
             return check_keys(results, {"time_ratio": float}, where=str(path))
         check_keys(results, RESULTS, where=str(path))
         check_keys(results["test"], TEST_RESULTS, where=f"{path}: test")
+        if "median" in results:
+            check_keys(results["median"], MEDIAN_RESULTS, where=f"{path}: median")
         return results
 
     def copy_in(self, source: Path, name: str) -> None:
@@ -187,6 +191,14 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         write_whole(self.path / name, text)
+
+
+def median_of(rows: Sequence[EpochRow], count: int) -> dict[str, Any]:
+    """Return the median of each metric over the last ``count`` epochs, all of which were tested, and their numbers."""
+    last = rows[-count:]
+    names = ("error", "top1", "top5", "loss")
+    medians = {name: statistics.median(cast(float, row[f"val_{name}"]) for row in last) for name in names}
+    return {"epochs": [row["epoch"] for row in last], **medians}
 
 
 def parse_summary(text: str) -> list[EpochRow]:

@@ -316,6 +316,12 @@ def _print_table(folder: RunFolder, recipe: Recipe, results: dict[str, Any], acc
         f"| {folder.name:30} | {recipe.mix_name:13} | {test['error']:10.2f} | {test['top1']:5.2f} | "
         f"{test['top5']:5.2f} | {test['loss']:6.4f} | {test['count']:6} |",
         f"epoch {results['best_epoch']} of {results['epochs']} ({chosen}), {results['weights']} weights",
-        f"{folder.path}/: {', '.join(name for name in OWN_FILES if (folder.path / name).is_file())}",
     ]
+    median = results.get("median")
+    if median is not None:
+        lines.append(
+            f"median of the last {len(median['epochs'])} epochs, all tested and none chosen: "
+            f"error {median['error']:.2f}, NLL {median['loss']:.4f}"
+        )
+    lines.append(f"{folder.path}/: {', '.join(name for name in OWN_FILES if (folder.path / name).is_file())}")
     accelerator.print("\n".join(lines))
