@@ -18,7 +18,8 @@ from ..data.loader import load_data
 from ..data.workers import naming_dead_workers
 from ..errors import CheckpointError, NonFinite, OtherProcessFailed, Stopped, UserError
 from ..recipe import Recipe
-from ..recipe.schema import override
+from ..recipe.override import override
+from ..recipe.stored import stored_recipe
 from ..runs.accelerator import make_accelerator
 from ..runs.checkpoint import Checkpoint, load_checkpoint
 from ..runs.folder import OWN_FILES, RunFolder, State
@@ -268,7 +269,7 @@ def _read_checkpoint(trainer: Trainer, folder: RunFolder, path: Path | None) -> 
         for line in damaged:
             trainer.accelerator.print(f"note: {line}; using the one before it")
     if checkpoint is not None:
-        if Recipe.from_stored(checkpoint.state["recipe"]).differences(trainer.recipe):
+        if stored_recipe(checkpoint.state["recipe"]).differences(trainer.recipe):
             raise CheckpointError(f"{checkpoint.path.name} has another recipe than {folder.path}/recipe.yaml")
         if checkpoint.state["data"] != trainer.data.fingerprint:
             raise UserError("the data differs from that of the run: give the data_dir (--data-dir) it was started with")
