@@ -28,6 +28,7 @@ def dropped(size: int) -> str:
 
 HARD, SOFT = "cifar10_preactresnet18_hard_patchup", "cifar10_preactresnet18_soft_patchup"
 TINY, DROP = "tiny_imagenet_wrn28_10", "cifar100_wrn28_10_dropblock"
+PUZZLE = "tiny_imagenet_wrn28_10_puzzle_mix"
 WRN = "cifar100_wrn28_10_hard_patchup"
 SGD = "SGD, Nesterov 0.9, batches of 100, weight decay 1e-4, lr 0.1"
 ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
@@ -165,10 +166,11 @@ ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
     (
         "Puzzle Mix on Tiny-ImageNet",
         "alpha 0.2",
-        "no code; its own command moves whole blocks and adds the clean loss",
+        "no code; Puzzle Mix's own command: alpha 1.0, moves whole blocks, adds 2 / K times the clean cross-entropy (K "
+        "classes) to BCE on softmax, saliency in train mode",
         lambda: (
-            f"alpha {of('tiny_imagenet_wrn28_10_puzzle_mix', 'mix_alpha')}, moves "
-            f"{of('tiny_imagenet_wrn28_10_puzzle_mix', 'mix_transport_size')}s; no clean loss"
+            f"alpha {of(PUZZLE, 'mix_alpha')}, moves {of(PUZZLE, 'mix_transport_size')}s, adds "
+            f"{of(PUZZLE, 'mix_clean_lam')} times the clean loss; both are the loss of the run, saliency in eval mode"
         ),
     ),
     (

@@ -16,24 +16,25 @@ SHORT = ["--limit", 40, "--batch-size", 16, "--epochs", 2, "--threads", 1, "--gr
 SHORT += ["--checkpoint-steps", 1, "--checkpoint-hist", 9]
 
 
-SCHEDULES: dict[str, dict[str, Any]] = {
+MORE: dict[str, dict[str, Any]] = {
     "off": {"mix": "cutmix", "mixup_off_epoch": 1},
     "rising": {"mix": "hard_patchup", "mixup_warmup_epochs": 2, "mixup_warmup": ["prob", "gamma"]},
     "several": {"mix": ["dropblock", "cutmix"], "mixup_warmup_epochs": 1, "mixup_warmup": ["drop_prob"]},
+    "unmixed_too": {"mix": "puzzle_mix", "mix_clean_lam": 0.5},
 }
 
 
 def keys_of(case: str) -> dict[str, Any]:
     """Return the keys of a recipe for a case, small enough for small images."""
-    if case in SCHEDULES:
-        return SCHEDULES[case]
+    if case in MORE:
+        return MORE[case]
     names, settings = OPTIONS.get(case, ([case], {}))
     plain = {f"mix_{key}": value for key, value in settings.items() if key not in names}
     own = {key: value for key, value in settings.items() if key in names}
     return {"mix": names, **plain, **({"mix_settings": own} if own else {})}
 
 
-@pytest.mark.parametrize("case", [*CASES, *SCHEDULES])
+@pytest.mark.parametrize("case", [*CASES, *MORE])
 def test_a_run_with_accumulation_resumes_exactly(case: str, tmp_path: Path) -> None:
     keys = keys_of(case)
     words = [*SHORT, "--output", tmp_path, *flags(keys)]
@@ -61,8 +62,10 @@ def test_a_schedule_changes_a_run_from_its_epoch_on(tmp_path: Path) -> None:
 
 
 def test_two_processes_resume_several_methods_exactly(tmp_path: Path) -> None:
-    """With a member that runs the model (Puzzle Mix) and each process taking turns of its own."""
-    words = [*SHORT, "--output", tmp_path, *flags(keys_of("one_of_all_kinds")), "--experiment", "whole"]
+    """With a member that runs the model twice more (Puzzle Mix) and each process taking turns of its own."""
+    keys = keys_of("one_of_all_kinds")
+    keys["mix_settings"] = {**keys["mix_settings"], "puzzle_mix": {"clean_lam": 0.5}}
+    words = [*SHORT, "--output", tmp_path, *flags(keys), "--experiment", "whole"]
     ended = launch(*words, processes=2)
     assert ended.code == 0, ended.err
     shutil.copytree(tmp_path / "whole", tmp_path / "again")

@@ -103,6 +103,14 @@ class Method(Checked):
         return "l2"
 
     @property
+    def clean_lam(self) -> float:
+        """Weight of the loss of the unmixed images, added to that of the mixed ones; a subclass may make it a setting.
+
+        The method must act at the input: what gradient checkpointing recomputes takes the draw that is armed.
+        """
+        return 0.0
+
+    @property
     def at_all_sites(self) -> bool:
         """Whether a batch is altered at all sites together and not at a random one; only erasing can be."""
         return False

@@ -93,6 +93,9 @@ class PuzzleMix(Method):
     )
     t_eps: float = setting(0.8, "price of the distance a block moves", above=0)
     objective: Objective = setting("l2", "paper for L1 + L2, l1 or l2 for one of the two terms")
+    clean_lam: float = setting(
+        0.0, "weight of the loss of the unmixed images, which is added; 1 in its Tiny-ImageNet command", low=0
+    )
 
     @torch.no_grad()
     def change(self, place: Place) -> Change:
