@@ -22,7 +22,8 @@ from .core.method import list_methods
 from .core.outside import import_methods
 from .errors import Failed, UserError
 from .recipe import Recipe, load_recipe
-from .recipe.schema import override, without_retired
+from .recipe.override import override
+from .recipe.stored import without_retired
 
 COMMAND = "timm-patchup"
 _EXAMPLES = (

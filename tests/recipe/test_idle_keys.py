@@ -11,6 +11,7 @@ from timm_patchup.core.settings import settings_of
 from timm_patchup.errors import NoEffect, UserError
 from timm_patchup.recipe import Recipe, list_recipes, load_recipe
 from timm_patchup.recipe.compose import read_resolved
+from timm_patchup.recipe.stored import stored_recipe
 
 IN_MEMORY = "on small images cropped from padding: crop_padding none takes timm's random crop"
 DRAWN = "without val_fraction, val_per_class, test_fraction, train_per_class, train_at_most and limit"
@@ -84,7 +85,7 @@ def test_runs_of_earlier_editions_keep_their_recipe_readable(name: str, tmp_path
     """A resolved recipe has all keys, and earlier editions accepted some that had no effect."""
     disabling, value, _, _ = CASES[name]
     stored = Recipe.from_dict(disabling).to_dict() | {name: value}
-    assert Recipe.from_stored(stored) == Recipe.from_dict(disabling)
+    assert stored_recipe(stored) == Recipe.from_dict(disabling)
     (tmp_path / "recipe.yaml").write_text(
         "\n".join(f"{key}: {'null' if one is None else one}" for key, one in stored.items())
     )
@@ -93,13 +94,13 @@ def test_runs_of_earlier_editions_keep_their_recipe_readable(name: str, tmp_path
 
 def test_two_keys_that_disable_each_other_in_turn_are_both_left_out() -> None:
     stored = Recipe().to_dict() | {"sched": "none", "warmup_epochs": 2, "warmup_lr": 0.3}
-    assert Recipe.from_stored(stored) == Recipe(sched="none")
+    assert stored_recipe(stored) == Recipe(sched="none")
 
 
 def test_all_recipes_can_be_stored_and_read() -> None:
     for name in list_recipes():
         recipe = load_recipe(name)
-        assert Recipe.from_stored(recipe.to_dict()) == Recipe.from_dict(recipe.to_dict()) == recipe
+        assert stored_recipe(recipe.to_dict()) == Recipe.from_dict(recipe.to_dict()) == recipe
 
 
 def test_an_override_disables_keys_of_the_recipe_and_not_of_the_caller(tmp_path: Path) -> None:

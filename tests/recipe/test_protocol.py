@@ -7,8 +7,9 @@ import pytest
 
 from tests.support.training import train_here
 from timm_patchup.errors import UserError
-from timm_patchup.recipe import Recipe, load_recipe
+from timm_patchup.recipe import load_recipe
 from timm_patchup.recipe.compose import list_benchmarks, list_protocols, list_recipe_methods, read_resolved
+from timm_patchup.recipe.stored import stored_recipe
 from timm_patchup.study.definition import load_study
 from timm_patchup.study.options import StudyOptions, run_recipe
 
@@ -83,19 +84,19 @@ def test_the_flag_of_the_training_command(tmp_path: Path) -> None:
 
 def test_dropblock_of_earlier_runs_stays_at_a_random_site() -> None:
     stored = load_recipe("fashion_mini_dropblock").to_dict() | {"mix_sites": None}
-    earlier = Recipe.from_stored({key: value for key, value in stored.items() if key not in ("mix_at", "mix_mask")})
+    earlier = stored_recipe({key: value for key, value in stored.items() if key not in ("mix_at", "mix_mask")})
     assert (earlier.mix_settings["at"], earlier.mix_settings["mask"]) == ("random", "sample")
     assert earlier.mix_settings["sites"] == ["input", "stem", "stage1", "stage2"]
-    assert Recipe.from_stored(earlier.to_dict()) == earlier
+    assert stored_recipe(earlier.to_dict()) == earlier
     now = load_recipe("fashion_mini_dropblock")
-    assert Recipe.from_stored(now.to_dict()) == now
+    assert stored_recipe(now.to_dict()) == now
 
 
 def test_recipes_of_earlier_runs_have_the_earlier_behaviour(tmp_path: Path) -> None:
     """A stored recipe without the keys of the protocol resumes as it was."""
     stored = load_recipe("fashion_mini_cutout").to_dict()
     new = ("val_per_class", "val_augment", "split_by_seed", "train_at_most", "best_tie", "best_on_test", "mix_mask")
-    earlier = Recipe.from_stored({key: value for key, value in stored.items() if key not in new})
+    earlier = stored_recipe({key: value for key, value in stored.items() if key not in new})
     assert earlier == load_recipe("fashion_mini_cutout")
     assert {key: earlier.to_dict()[key] for key in new} == {
         "val_per_class": None,

@@ -15,6 +15,7 @@ from timm_patchup.methods.patchup import HardPatchUp
 from timm_patchup.recipe import Recipe, list_recipes, load_recipe
 from timm_patchup.recipe.compose import list_benchmarks, list_recipe_methods, read_resolved, recipes_dir
 from timm_patchup.recipe.schema import list_keys
+from timm_patchup.recipe.stored import stored_recipe
 from timm_patchup.training.build import model_problems
 
 
@@ -256,7 +257,7 @@ def test_a_recipe_of_the_first_edition_is_read(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(FIRST_EDITION)
     stored = yaml.safe_load(FIRST_EDITION)
-    for recipe in (load_recipe(path), read_resolved(path), Recipe.from_stored(stored)):
+    for recipe in (load_recipe(path), read_resolved(path), stored_recipe(stored)):
         assert recipe.method == HardPatchUp(gamma=0.4)
         assert "mix_alpha" not in recipe.to_dict()
     # It is a setting of soft PatchUp; given for hard PatchUp, it is refused.

@@ -13,8 +13,9 @@ from timm_patchup.cli.study_commands import flags
 from timm_patchup.errors import UserError
 from timm_patchup.methods.cutmix import CutMix
 from timm_patchup.methods.patchup import HardPatchUp
-from timm_patchup.recipe import Recipe, list_recipes, load_recipe
+from timm_patchup.recipe import list_recipes, load_recipe
 from timm_patchup.recipe.compose import read_resolved
+from timm_patchup.recipe.stored import stored_recipe
 
 BOTH: dict[str, Any] = {"mix": ["hard_patchup", "cutmix"]}
 SET: dict[str, Any] = {"mix_weights": [2, 1], "mix_prob": "5e-1", "mix_settings": {"cutmix": {"alpha": "2e-1"}}}
@@ -53,7 +54,7 @@ def test_it_comes_back_from_its_file_with_everything_written_out(tmp_path: Path)
     assert stored["mix_settings"] == {name: made.settings() for name, made in zip(stored["mix"], EXPECTED.methods)}
     for again in (load_recipe(tmp_path / "recipe.yaml"), read_resolved(tmp_path / "recipe.yaml")):
         assert again == recipe
-    assert Recipe.from_stored(stored) == recipe
+    assert stored_recipe(stored) == recipe
     assert load_recipe("fashion_mini_none", BOTH).mix_weights == [1.0, 1.0], "the default, too"
     assert recipe.mix_name == "hard_patchup+cutmix"
 

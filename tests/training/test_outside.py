@@ -25,6 +25,7 @@ from timm_patchup.errors import UserError
 from timm_patchup.hub import export, load
 from timm_patchup.recipe import Recipe, load_recipe
 from timm_patchup.recipe.compose import read_resolved
+from timm_patchup.recipe.stored import stored_recipe
 from timm_patchup.runs.load import load_with_recipe
 
 NAME = "my_methods:SwapRows"
@@ -146,7 +147,7 @@ def test_a_file_that_is_read_imports_nothing(here: Path) -> None:
     (here / "run" / "recipe.yaml").write_text(named)
     recipe = read_resolved(here / "run" / "recipe.yaml")
     assert (recipe.mix, recipe.mix_settings) == (NAME, {"rate": 0.5, "own": [1, 2]})
-    assert Recipe.from_dict(recipe.to_dict()) == Recipe.from_stored(recipe.to_dict()) == recipe
+    assert Recipe.from_dict(recipe.to_dict()) == stored_recipe(recipe.to_dict()) == recipe
     folder = export(run.path, here / "hub")
     assert json.loads((folder / "config.json").read_text())["pretrained_cfg"]["tag"].startswith("my_methods_swaprows_")
     assert load_with_recipe(str(folder)).recipe == recipe

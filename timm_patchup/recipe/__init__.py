@@ -1,5 +1,6 @@
-"""Recipes: what the keys are (``schema``), how a name or a file becomes a recipe (``compose``), the parts
-that functions take (``parts``), and datasets by name (``data_names``).
+"""Recipes: what the keys are (``schema``) and when they do not go together (``idle``, ``contradictions``), how a name
+or a file becomes a recipe (``compose``, ``override``), recipes of finished runs (``stored``), the parts that functions
+take (``parts``), and datasets by name (``data_names``).
 
 Imports ``core`` and ``errors`` only.
 """

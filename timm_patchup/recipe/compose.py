@@ -16,7 +16,9 @@ from ..core.method import INPUT, PAPER_SITES, list_methods, method_settings, met
 from ..core.outside import import_methods
 from ..errors import UserError, nearest, unknown
 from ..system.checked import check_keys, read_yaml
-from .schema import MIX_PREFIX, Recipe, override, without_retired
+from .override import override
+from .schema import MIX_PREFIX, Recipe
+from .stored import stored_recipe, without_retired
 
 DEFAULT = "fashion_mini_hard_patchup"
 SITES, PROTOCOL = "sites", "protocol"
@@ -121,7 +123,7 @@ def read_resolved(path: Path) -> Recipe:
     Raises:
         UserError: everything that is wrong with it.
     """
-    return Recipe.from_stored(_mapping(path))
+    return stored_recipe(_mapping(path))
 
 
 def _problems_of(overrides: Mapping[str, Any]) -> list[str]:

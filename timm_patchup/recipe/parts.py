@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from ..core.settings import AUTO, raise_together, settings_of
 from ..errors import UserError
-from .schema import Recipe, image_contradictions
+from .contradictions import image_contradictions
+from .schema import Recipe
 
 Part = TypeVar("Part")
 # These keys select training images or affect speed only, unless the test images are a share of the train split.

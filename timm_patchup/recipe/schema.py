@@ -5,20 +5,20 @@ exceptions: ``batch_size`` is the whole batch of one update, whatever the number
 ``decay_milestones`` epochs, not one before. Settings of the method are the keys ``mix_*``.
 """
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-from ..core.method import PAPER_SITES, Method, list_methods, method_settings
+from ..core.method import Method, list_methods, method_settings
 from ..core.one_of import OneOf, make_methods, read_methods
 from ..core.outside import is_unknown_outside
 from ..core.schedule import Schedule
 from ..core.settings import AUTO, Checked, raise_together, setting, settings_of
-from ..errors import NoEffect, UserError, nearest
+from ..errors import UserError, nearest
+from .contradictions import contradictions
 from .idle import (
     DECAYING,
     SCHEDULED,
@@ -39,8 +39,6 @@ from .idle import (
 )
 
 MIX_PREFIX = "mix_"
-# Settings that earlier editions wrote although the method had no use for them.
-_RETIRED_SETTINGS = {"hard_patchup": ("mix_alpha",)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,14 +328,6 @@ class Recipe(Checked):
             raise UserError(problems)
         return recipe
 
-    @classmethod
-    def from_stored(cls, values: Mapping[str, Any]) -> "Recipe":
-        """Make a recipe from the keys that a run stored, of this edition or an earlier one.
-
-        What had no effect is left out: earlier editions refused fewer of these keys, and their runs can be resumed.
-        """
-        return cls.from_dict(_without_idle(_as_it_was(without_retired(values)), keep=set()))
-
     def to_dict(self) -> dict[str, Any]:
         """Return the flat keys, with the settings of the method as ``mix_*``, of several under ``mix_settings``."""
         flat: dict[str, Any] = {}
@@ -365,43 +355,7 @@ class Recipe(Checked):
         return [name for name in names if name not in open_keys and mine.get(name) != theirs.get(name)]
 
     def contradictions(self) -> list[str]:
-        shapes = {"input_size", "mean", "std"}
-        problems = []
-        if not shapes & set(self.unresolved):
-            problems += image_contradictions(self.input_size, self.mean, self.std)
-        on_hub = self.dataset.startswith("hfds/")
-        if not self.dataset or (on_hub and not re.fullmatch(r"hfds/[\w.-]+(/[\w.-]+)?", self.dataset)):
-            problems.append(f"dataset must be fashion_mini or hfds/OWNER/NAME, got {self.dataset!r}")
-        for name in ("scale", "ratio"):
-            low_high = getattr(self, name)
-            if len(low_high) != 2 or low_high[0] > low_high[1]:
-                problems.append(f"{name} must be a range of two values, low then high, got {low_high}")
-        if self.batch_size % self.grad_accum_steps:
-            problems.append(
-                f"batch_size {self.batch_size} cannot be divided by grad_accum_steps {self.grad_accum_steps}"
-            )
-        if self.aug_splits == 1:
-            problems.append("aug_splits must be 0, or at least 2: one clean split and others to compare with it")
-        if self.loss == "jsd" and not self.aug_splits:
-            problems.append("loss jsd compares the splits of a batch: set aug_splits, to 3 as AugMix does")
-        if self.sched == "multistep" and sorted(set(self.decay_milestones)) != self.decay_milestones:
-            problems.append(f"decay_milestones must increase, got {self.decay_milestones}")
-        if self.warmup_epochs and self.warmup_epochs >= self.epochs and not self.warmup_prefix:
-            problems.append(f"warmup_epochs {self.warmup_epochs} must be fewer than epochs {self.epochs}")
-        if self.select_split not in (None, AUTO) and self.val_fraction not in (0, AUTO):
-            problems.append(f"select_split {self.select_split} chooses the best epoch: set val_fraction to 0")
-        return problems + self._class_weight_problems()
-
-    def _class_weight_problems(self) -> list[str]:
-        problems = []
-        if self.class_weight is not None and self.loss in ("bce_softmax", "jsd"):
-            problems.append(f"class_weight needs the loss cross_entropy or bce, got {self.loss}")
-        weights = self.class_weight if isinstance(self.class_weight, list) else []
-        if weights and self.num_classes not in (AUTO, len(weights)):
-            problems.append(f"class_weight needs {self.num_classes} values, one per class, got {len(weights)}")
-        if weights and not any(weights):
-            problems.append("class_weight must have a weight above 0")
-        return problems
+        return contradictions(self)
 
 
 def _comparable(recipe: Recipe) -> dict[str, Any]:
@@ -414,17 +368,6 @@ def _comparable(recipe: Recipe) -> dict[str, Any]:
 KEYS_FREE_TO_CHANGE_ON_RESUME = frozenset(name for name, known in settings_of(Recipe).items() if not known.fixed)
 
 
-def image_contradictions(input_size: Sequence[int], mean: Sequence[float], std: Sequence[float]) -> list[str]:
-    """Return one line per key of an image that has the wrong number of values."""
-    if len(input_size) != 3 or input_size[0] not in (1, 3):
-        return [f"input_size must be channels (1 or 3), height, width, got {list(input_size)}"]
-    return [
-        f"{name} needs {input_size[0]} values, one per channel, got {list(values)}"
-        for name, values in (("mean", mean), ("std", std))
-        if len(values) != input_size[0]
-    ]
-
-
 def list_mix_settings() -> list[str]:
     """Return the names of the settings of all methods, sorted."""
     return sorted({name for method in list_methods() for name in method_settings(method)})
@@ -433,57 +376,3 @@ def list_mix_settings() -> list[str]:
 def list_keys() -> list[str]:
     """Return all keys, including those of the methods."""
     return [*settings_of(Recipe), "mix_settings", *(f"{MIX_PREFIX}{name}" for name in list_mix_settings())]
-
-
-def override(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return flat keys with some overridden, without those that the overrides disable.
-
-    With ``sched: cosine`` over a recipe that has milestones, these are no mistake of the caller. A key that had no
-    effect before, or is itself an override, is one: it stays, and is refused when the recipe is made.
-    """
-    return _without_idle(_join(values, overrides), keep=_idle_keys(values) | set(overrides))
-
-
-def _join(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Return flat keys with others put over them; of several methods, a setting for all replaces that of each."""
-    joined, kept, own = {**values, **others}, values.get("mix_settings"), others.get("mix_settings", {})
-    if isinstance(kept, Mapping) and isinstance(own, Mapping):
-        each = {**kept, **own}
-        for method, settings in kept.items():
-            if isinstance(settings, Mapping) and isinstance(each[method], Mapping):
-                stay = {key: value for key, value in settings.items() if MIX_PREFIX + key not in others}
-                each[method] = {**stay, **own.get(method, {})}
-        joined["mix_settings"] = each
-    return joined
-
-
-def _without_idle(values: Mapping[str, Any], keep: set[str]) -> dict[str, Any]:
-    left = dict(values)
-    while idle := _idle_keys(left) - keep:  # without one key, another may have no effect either
-        left = {name: value for name, value in left.items() if name not in idle}
-    return left
-
-
-def _idle_keys(values: Mapping[str, Any]) -> set[str]:
-    """Return the keys that have no effect; none while something else is wrong with the values."""
-    try:
-        Recipe.from_dict(values)
-    except NoEffect as error:
-        return set(error.names)
-    except UserError:
-        pass
-    return set()
-
-
-def _as_it_was(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return stored keys with those whose default is not what an edition without them did."""
-    if values.get("mix") != "dropblock" or "mix_at" in values:
-        return dict(values)
-    sites = values.get("mix_sites") or list(PAPER_SITES)
-    return {**values, "mix_at": "random", "mix_mask": "sample", "mix_sites": sites}
-
-
-def without_retired(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return stored keys without those of earlier editions that never had an effect."""
-    retired = _RETIRED_SETTINGS.get(str(values.get("mix")), ())
-    return {name: value for name, value in values.items() if name not in retired}

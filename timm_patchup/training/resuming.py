@@ -7,7 +7,8 @@ from typing import Any
 
 from ..errors import CheckpointError, UserError
 from ..recipe import Recipe
-from ..recipe.schema import override
+from ..recipe.override import override
+from ..recipe.stored import stored_recipe
 from ..runs.checkpoint import Checkpoint, load_checkpoint
 from ..runs.folder import RunFolder
 from ..runs.local import LocalPaths
@@ -79,7 +80,7 @@ def _read_checkpoint(trainer: Trainer, folder: RunFolder, path: Path | None) -> 
         for line in damaged:
             trainer.accelerator.print(f"note: {line}; using the one before it")
     if checkpoint is not None:
-        if Recipe.from_stored(checkpoint.state["recipe"]).differences(trainer.recipe):
+        if stored_recipe(checkpoint.state["recipe"]).differences(trainer.recipe):
             raise CheckpointError(f"{checkpoint.path.name} has another recipe than {folder.path}/recipe.yaml")
         if checkpoint.state["data"] != trainer.data.fingerprint:
             raise UserError("the data differs from that of the run: give the data_dir (--data-dir) it was started with")

@@ -1,0 +1,74 @@
+"""What is wrong between keys of a recipe that are right by themselves; one line each, in the words of the keys.
+
+A key that another one leaves without effect is in ``idle``.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..core.settings import AUTO
+
+
+def contradictions(recipe: Any) -> list[str]:
+    """Return one line per contradiction in a recipe; what is still ``auto`` agrees with everything."""
+    checks = (_images, _data, _ranges, _losses, _class_weights, _schedule)
+    return [problem for check in checks for problem in check(recipe)]
+
+
+def image_contradictions(input_size: Sequence[int], mean: Sequence[float], std: Sequence[float]) -> list[str]:
+    """Return one line per key of an image that has the wrong number of values."""
+    if len(input_size) != 3 or input_size[0] not in (1, 3):
+        return [f"input_size must be channels (1 or 3), height, width, got {list(input_size)}"]
+    return [
+        f"{name} needs {input_size[0]} values, one per channel, got {list(values)}"
+        for name, values in (("mean", mean), ("std", std))
+        if len(values) != input_size[0]
+    ]
+
+
+def _images(recipe: Any) -> list[str]:
+    if {"input_size", "mean", "std"} & set(recipe.unresolved):
+        return []
+    return image_contradictions(recipe.input_size, recipe.mean, recipe.std)
+
+
+def _data(recipe: Any) -> Iterator[str]:
+    on_hub = recipe.dataset.startswith("hfds/")
+    if not recipe.dataset or (on_hub and not re.fullmatch(r"hfds/[\w.-]+(/[\w.-]+)?", recipe.dataset)):
+        yield f"dataset must be fashion_mini or hfds/OWNER/NAME, got {recipe.dataset!r}"
+    if recipe.select_split not in (None, AUTO) and recipe.val_fraction not in (0, AUTO):
+        yield f"select_split {recipe.select_split} chooses the best epoch: set val_fraction to 0"
+    if recipe.batch_size % recipe.grad_accum_steps:
+        yield f"batch_size {recipe.batch_size} cannot be divided by grad_accum_steps {recipe.grad_accum_steps}"
+
+
+def _ranges(recipe: Any) -> Iterator[str]:
+    for name in ("scale", "ratio"):
+        low_high = getattr(recipe, name)
+        if len(low_high) != 2 or low_high[0] > low_high[1]:
+            yield f"{name} must be a range of two values, low then high, got {low_high}"
+
+
+def _losses(recipe: Any) -> Iterator[str]:
+    if recipe.aug_splits == 1:
+        yield "aug_splits must be 0, or at least 2: one clean split and others to compare with it"
+    if recipe.loss == "jsd" and not recipe.aug_splits:
+        yield "loss jsd compares the splits of a batch: set aug_splits, to 3 as AugMix does"
+
+
+def _class_weights(recipe: Any) -> Iterator[str]:
+    if recipe.class_weight is not None and recipe.loss in ("bce_softmax", "jsd"):
+        yield f"class_weight needs the loss cross_entropy or bce, got {recipe.loss}"
+    weights = recipe.class_weight if isinstance(recipe.class_weight, list) else []
+    if weights and recipe.num_classes not in (AUTO, len(weights)):
+        yield f"class_weight needs {recipe.num_classes} values, one per class, got {len(weights)}"
+    if weights and not any(weights):
+        yield "class_weight must have a weight above 0"
+
+
+def _schedule(recipe: Any) -> Iterator[str]:
+    if recipe.sched == "multistep" and sorted(set(recipe.decay_milestones)) != recipe.decay_milestones:
+        yield f"decay_milestones must increase, got {recipe.decay_milestones}"
+    if recipe.warmup_epochs and recipe.warmup_epochs >= recipe.epochs and not recipe.warmup_prefix:
+        yield f"warmup_epochs {recipe.warmup_epochs} must be fewer than epochs {recipe.epochs}"
