@@ -13,16 +13,17 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from ..errors import RunError, UserError, one_line
 from ..recipe import Recipe
 from ..recipe.compose import read_resolved
 from ..system.checked import check_keys, read_json, read_text
-from ..system.files import PARTIAL, make_folder, refuse_unusable_folder, replacing, write_whole
+from ..system.files import PARTIAL, create_folder, make_folder, refuse_unusable_folder, replacing, write_whole
 from ..system.locks import LOCK, is_locked, locked
 
 State = Literal["new", "unfinished", "finished", "foreign"]
+STATES: tuple[State, ...] = get_args(State)
 OWN_FILES = ("recipe.yaml", "summary.csv", "results.json", "curves.png", "confusion.png", "model.safetensors")
 CHECKPOINT_FILES = ("step-*", "aside-step-*", "best-*.safetensors", f"{PARTIAL}*")
 # train_loss is the objective; train_nll and train_top1 compare with val_loss and val_top1: cross-entropy with the mixed
@@ -146,7 +147,7 @@ class RunFolder:
 
     def begin(self, recipe: Recipe, name: str) -> None:
         """Create the folder and write the recipe."""
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        create_folder(self.checkpoints)
         head = (
             f"# {name}, resolved. Train it again: python -m timm_patchup.training --recipe recipe.yaml\n"
             "# With timm's own train.py: timm-patchup path/to/train.py --recipe recipe.yaml\n"

@@ -17,7 +17,7 @@ from accelerate import Accelerator
 
 from ..data.batches import EvaluationBatches
 from ..data.loader import Data, ImageLoader, evaluation_loader, training_loader
-from ..errors import NonFinite, RunError, Stopped
+from ..errors import NonFinite, NoResult, Stopped
 from ..recipe import Recipe
 from ..runs.checkpoint import Checkpoint, Checkpoints
 from ..runs.confusion import MAX_CLASSES, Confusion, plot_confusion
@@ -236,7 +236,7 @@ class Trainer:
         """Test the best model once and write the results.
 
         Raises:
-            RunError: the test loss is not finite.
+            NoResult: the test loss is not finite.
         """
         best_file = self.position.best_file
         assert best_file is not None
@@ -248,9 +248,7 @@ class Trainer:
         confusion = Confusion(recipe.num_classes, device) if recipe.num_classes <= MAX_CLASSES else None
         metrics = self._evaluate(loader, confusion)
         if not isfinite(metrics.loss):
-            raise RunError(
-                f"the test loss is {metrics.loss}, so there is no result: start again with a lower lr or without amp"
-            )
+            raise NoResult(metrics.loss)
         chosen_on = "validation" if self.data.held_out else "nothing: the last epoch"
         results: dict[str, Any] = {
             "test": {"error": metrics.error, **asdict(metrics)},
