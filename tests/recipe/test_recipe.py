@@ -343,10 +343,11 @@ def test_flags_take_several_values_whatever_method_is_shown() -> None:
 
 def test_differences_ignore_what_changes_nothing() -> None:
     recipe = load_recipe("fashion_mini_none")
-    assert recipe.differences(load_recipe("fashion_mini_none", {"workers": 4, "checkpoint_steps": 7})) == []
-    assert recipe.differences(load_recipe("fashion_mini_none", {"lr": 0.2, "seed": 1})) == ["lr", "seed"]
+    assert recipe.differences(load_recipe("fashion_mini_none", {"workers": 4, "checkpoint_steps": 7})) == {}
+    other = load_recipe("fashion_mini_none", {"lr": 0.2, "seed": 1})
+    assert recipe.differences(other) == {"lr": (0.1, 0.2), "seed": (0, 1)}
     changed = load_recipe("fashion_mini_hard_patchup", {"mix_gamma": 0.4})
-    assert changed.differences(load_recipe("fashion_mini_hard_patchup")) == ["mix_gamma"]
+    assert changed.differences(load_recipe("fashion_mini_hard_patchup")) == {"mix_gamma": (0.4, 0.5)}
 
 
 def test_handing_a_recipe_to_timm() -> None:

@@ -158,12 +158,9 @@ def _recipe_to_resume(folder: RunFolder, recipe: Recipe, options: RunOptions, lo
 
 def _check_same(folder: RunFolder, recipe: Recipe) -> None:
     """Raise UserError unless a resolved recipe agrees with that of the run."""
-    own = folder.recipe()
-    mine, theirs = recipe.to_dict(), own.to_dict()
     problems = [
-        f"{folder.path} was started with {name} {theirs.get(name)!r}, got {mine.get(name)!r}: a resumed run keeps its "
-        f"recipe"
-        for name in recipe.differences(own)
+        f"{folder.path} was started with {name} {own!r}, got {given!r}: a resumed run keeps its recipe"
+        for name, (given, own) in recipe.differences(folder.recipe()).items()
     ]
     if problems:
         raise UserError(problems)
