@@ -151,6 +151,8 @@ def _recipe_to_resume(folder: RunFolder, recipe: Recipe, options: RunOptions, lo
     own = folder.recipe()
     if options.given:
         return recipe
+    if (mix := options.overrides.get("mix", own.mix)) != own.mix:  # its settings would not fit the run's method
+        raise UserError(_other_than(folder, "mix", own.mix, mix))
     if own.pretrained_path is not None and local.pretrained_path is not None:
         own = replace(own, pretrained_path=local.pretrained_path)
     return Recipe.from_dict(override(own.to_dict(), options.overrides)) if options.overrides else own
@@ -158,12 +160,13 @@ def _recipe_to_resume(folder: RunFolder, recipe: Recipe, options: RunOptions, lo
 
 def _check_same(folder: RunFolder, recipe: Recipe) -> None:
     """Raise UserError unless a resolved recipe agrees with that of the run."""
-    problems = [
-        f"{folder.path} was started with {name} {own!r}, got {given!r}: a resumed run keeps its recipe"
-        for name, (given, own) in recipe.differences(folder.recipe()).items()
-    ]
-    if problems:
-        raise UserError(problems)
+    differences = recipe.differences(folder.recipe())
+    if differences:
+        raise UserError([_other_than(folder, name, own, given) for name, (given, own) in differences.items()])
+
+
+def _other_than(folder: RunFolder, name: str, own: Any, given: Any) -> str:
+    return f"{folder.path} was started with {name} {own!r}, got {given!r}: a resumed run keeps its recipe"
 
 
 def _make_accelerator(recipe: Recipe, folder: RunFolder, options: RunOptions) -> Accelerator:
