@@ -157,5 +157,5 @@ def test_backward_keeps_a_mask_and_no_activation(name: str) -> None:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         model(mixed)
     # A mask per sample has a byte per feature of four bytes.
-    most = 0.26 if name.startswith("soft_patchup_per_sample") else 0.08
+    most = 0.26 if name in ("soft_patchup_per_sample", "hard_patchup_per_sample") else 0.08
     assert 0 < sum(kept.values()) < most * x.untyped_storage().nbytes()

@@ -15,25 +15,32 @@ from timm_patchup.recipe import load_recipe
 SHORT = ["--limit", 40, "--batch-size", 16, "--epochs", 2, "--threads", 1, "--grad-accum-steps", 2, "--model-ema"]
 SHORT += ["--checkpoint-steps", 1, "--checkpoint-hist", 9]
 
-
-SCHEDULES: dict[str, dict[str, Any]] = {
+VIT = {"img_size": 32, "patch_size": 8, "depth": 4, "embed_dim": 24, "num_heads": 2}
+# What only a recipe can state; test_aug_splits.py and test_outside.py have splits and methods from outside.
+MORE: dict[str, dict[str, Any]] = {
     "off": {"mix": "cutmix", "mixup_off_epoch": 1},
     "rising": {"mix": "hard_patchup", "mixup_warmup_epochs": 2, "mixup_warmup": ["prob", "gamma"]},
     "several": {"mix": ["dropblock", "cutmix"], "mixup_warmup_epochs": 1, "mixup_warmup": ["drop_prob"]},
+    "tokens": {
+        "mix": ["soft_patchup", "cutmix"],
+        "mix_block_size": 2,
+        "model": "vit_tiny_patch16_224",
+        "model_kwargs": VIT,
+    },
 }
 
 
 def keys_of(case: str) -> dict[str, Any]:
     """Return the keys of a recipe for a case, small enough for small images."""
-    if case in SCHEDULES:
-        return SCHEDULES[case]
+    if case in MORE:
+        return MORE[case]
     names, settings = OPTIONS.get(case, ([case], {}))
     plain = {f"mix_{key}": value for key, value in settings.items() if key not in names}
     own = {key: value for key, value in settings.items() if key in names}
     return {"mix": names, **plain, **({"mix_settings": own} if own else {})}
 
 
-@pytest.mark.parametrize("case", [*CASES, *SCHEDULES])
+@pytest.mark.parametrize("case", [*CASES, *MORE])
 def test_a_run_with_accumulation_resumes_exactly(case: str, tmp_path: Path) -> None:
     keys = keys_of(case)
     words = [*SHORT, "--output", tmp_path, *flags(keys)]
