@@ -1,4 +1,4 @@
-"""The gradient of mixing features in functional.py: right in float64, cheap in memory, the same when compiled."""
+"""The gradient of mixing features: right in float64, cheap in memory, the same when compiled."""
 
 from collections.abc import Callable
 from functools import partial

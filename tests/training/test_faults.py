@@ -127,8 +127,12 @@ def test_files_reach_the_disk_before_their_names(tmp_path: Path, monkeypatch: py
     files.write_whole(tmp_path / "x", "text")
     assert events == ["sync .partial-x", "name x", f"sync {tmp_path.name}"]
     events.clear()
+    files.create_folder(tmp_path / "a" / "b")
+    assert events == ["sync a", f"sync {tmp_path.name}"]
+    events.clear()
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
     checkpoints.save(1, model={"w": torch.ones(2)}, ema=None, state={}, best=None)
+    assert events.pop(0) == f"sync {tmp_path.name}", "the name of the folder, before anything is in it"
     named = events.index("name step-00000001")
     before = {f"sync {name}" for name in ("model.safetensors", "state.pt", "manifest.json", ".partial-step-00000001")}
     assert before == set(events[:named])

@@ -91,7 +91,7 @@ def run_command(
 def report(name: str, error: Exception, *, on_file_error: str = "") -> int:
     """Print the lines of an error and return its exit code; the arguments are those of ``run_command``."""
     # A wrong call is found by all processes alike.
-    everywhere = not isinstance(error, UserError) or error.one_process
+    everywhere = not isinstance(error, UserError) or bool(error.one_process)
     return print_errors(name, _lines(error, on_file_error), _exit_code(error), everywhere=everywhere)
 
 
@@ -103,7 +103,7 @@ def _exit_code(error: Exception) -> int:
 
 def _lines(error: Exception, on_file_error: str) -> list[str]:
     if isinstance(error, SiteError):
-        return [error.for_flag("--mix-sites")]
+        return [error.for_caller("--mix-sites")]
     if isinstance(error, UserError):
         return error.problems
     if isinstance(error, OSError) and error.errno in _FILE_ERRORS:

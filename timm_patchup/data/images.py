@@ -50,8 +50,13 @@ class MemoryImages(Dataset):
         self._crops: PaddedCrops | None = None
         self._augment: Augmentation | None = None
         if augment is not None:
-            padding, seed = images.crop_padding or 0, derive_seed(augment.seed, 1)
-            self._crops = PaddedCrops(len(rows), padding=padding, hflip=augment.hflip, seed=seed)
+            self._crops = PaddedCrops(
+                len(rows),
+                padding=images.crop_padding or 0,
+                mode=augment.crop_padding_mode,
+                hflip=augment.hflip,
+                seed=derive_seed(augment.seed, 1),
+            )
             self._augment = Augmentation(augment, images, crop=False) if augment.needs_single_images else None
 
     def __len__(self) -> int:

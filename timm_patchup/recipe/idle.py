@@ -70,6 +70,10 @@ def held_out(recipe: Any) -> str | None:
     return None if nothing_held_out(recipe) else "next to held-out images: set val_fraction to 0"
 
 
+def epoch_chosen(recipe: Any) -> str | None:
+    return "next to best_on_test" if recipe.best_on_test else held_out(recipe)
+
+
 def nothing_drawn(recipe: Any) -> str | None:
     drawn = ("val_fraction", "val_per_class", "test_fraction", "train_per_class", "train_at_most", "limit")
     if any(getattr(recipe, key) for key in drawn):

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError, UserError, one_line
 from ..system.checked import read_json
-from ..system.files import PARTIAL, checksum, flush_to_disk, replacing
+from ..system.files import PARTIAL, checksum, create_folder, flush_to_disk, replacing
 
 FORMAT = 1
 _ASIDE = "aside-"
@@ -62,8 +62,9 @@ class Checkpoints:
         """
         target = self.folder / f"step-{step:08d}"
         partial = self.folder / f"{PARTIAL}{target.name}"
+        create_folder(self.folder)
         self.clean()
-        partial.mkdir(parents=True)
+        partial.mkdir()
         try:
             _save_weights(model, partial / "model.safetensors")
             if ema is not None:
@@ -91,7 +92,7 @@ class Checkpoints:
 
     def save_best(self, name: str, weights: Weights) -> None:
         """Write the weights of the best epoch so far."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        create_folder(self.folder)
         content = _weights_bytes(weights)
         with replacing(self.folder / name) as partial:
             partial.write_bytes(content)

@@ -112,6 +112,8 @@ def metrics_of(folder: RunFolder) -> dict[str, float]:
         return {"time_ratio": results["time_ratio"]}
     test = results["test"]
     found = {"test_error": test["error"], "test_nll": test["loss"], "top5_error": 100.0 - test["top5"]}
+    if "median" in results:
+        found["median_error"] = results["median"]["error"]
     if results["chosen_on"] == "validation":
         errors = {row["epoch"]: row["val_error"] for row in parse_summary(folder.summary())}
         error = errors.get(results["best_epoch"])

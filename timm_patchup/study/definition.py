@@ -20,6 +20,7 @@ Measure = Literal["training", "timing"]
 # Metrics of trainings and of evaluation suites, with their units.
 METRICS = {
     "test_error": "%",
+    "median_error": "%",
     "val_error": "%",
     "top5_error": "%",
     "test_nll": "nats",

@@ -33,9 +33,17 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file, text as UTF-8, so that a reader never sees a part of it; its folder is created if needed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    create_folder(path.parent)
     with replacing(path) as partial:
         partial.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def create_folder(path: Path) -> None:
+    """Create a folder and those above it unless they exist, and wait until their names are on the disk."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        flush_to_disk(folder.parent)
 
 
 def flush_to_disk(path: Path) -> None:
@@ -64,7 +72,7 @@ def refuse_unusable_folder(path: Path, *, called: str = "output") -> None:
 def make_folder(path: Path, *, called: str = "output") -> None:
     """Create a folder unless it exists; raise UserError if that is not possible."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        create_folder(path)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise
