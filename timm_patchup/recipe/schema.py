@@ -16,7 +16,7 @@ from ..core.method import Method, list_methods, method_settings
 from ..core.one_of import OneOf, make_methods, read_methods
 from ..core.outside import is_unknown_outside
 from ..core.schedule import Schedule
-from ..core.settings import AUTO, Checked, raise_together, setting, settings_of
+from ..core.settings import AUTO, Checked, raise_together, setting, settings_of, without
 from ..errors import UserError, nearest
 from .contradictions import contradictions
 from .idle import (
@@ -36,7 +36,6 @@ from .idle import (
     nothing_held_out,
     optimizer_has,
     schedule_is,
-    without,
 )
 
 MIX_PREFIX = "mix_"
