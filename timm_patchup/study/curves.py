@@ -91,8 +91,8 @@ def plot_lines(study: Study, part: Evaluation, rows: Sequence[StudyRow], path: P
             at = [places[row.setting] for row in points]
             bars = {"yerr": [row.std or 0.0 for row in points], "capsize": 2}
             axes.errorbar(at, [row.mean for row in points], **bars, marker="o", markersize=3, label=method)
-        if not numbers:
-            axes.set_xticks(range(len(places)), [value.replace("_", " ") for value in places], rotation=90, fontsize=7)
+        names = [value.replace("_", " ") for value in places]
+        axes.set_xticks(list(places.values()), names, rotation=0 if numbers else 90, fontsize=7)
         axes.set_xlabel(part.lines)
         axes.set_ylabel(f"{part.metric.replace('_', ' ')}, {shown[0].unit}")
         axes.set_title(benchmark, fontsize=9)
