@@ -48,9 +48,9 @@ def test_what_the_paper_plots_as_lines_has_a_line_per_method(
         lines = [axes for axes in panels[file] if count and axes.lines]
         assert len(lines) == count
         for axes in lines:
-            legend = axes.get_legend()
-            assert legend is not None
+            (legend,) = axes.figure.legends
             assert [text.get_text() for text in legend.get_texts()] == methods
+            assert len(axes.containers) == len(methods)
             part = next(part for part in study.evaluation if part.lines)
             assert axes.get_xlabel() == part.lines
             assert axes.get_ylabel().startswith(part.metric.replace("_", " "))

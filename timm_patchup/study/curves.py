@@ -13,7 +13,7 @@ from ..evaluation.figures import panel_grid
 from ..recipe.schema import MIX_PREFIX
 from ..system.files import replacing
 from .collect import StudyRow
-from .definition import Evaluation, Study
+from .definition import METRICS, Evaluation, Study
 from .tables import plot
 
 RESULTS = "results.png"
@@ -36,8 +36,8 @@ def plot_study(study: Study, rows: Sequence[StudyRow], folder: Path) -> list[str
 
 
 def is_grid(study: Study) -> bool:
-    """Whether every condition varies one or two numbers, so that its results are curves."""
-    return all(
+    """Whether every condition varies one or two numbers, so that its results are curves; not beside printed numbers."""
+    return not study.paper and all(
         1 <= len(condition.overrides) <= 2 and all(isinstance(value, Real) for value in condition.overrides.values())
         for condition in study.conditions
     )
@@ -67,7 +67,7 @@ def plot_curves(study: Study, rows: Sequence[StudyRow], path: Path) -> None:
         if any(lines):
             axes.legend(fontsize=8)
         axes.set_xlabel(x.removeprefix(MIX_PREFIX))
-        axes.set_ylabel(study.plotted.replace("_", " "))
+        axes.set_ylabel(_axis(study.plotted))
         axes.set_title(f"{benchmark}, {method}", fontsize=9)
         axes.grid(alpha=0.3)
     figure.suptitle(study.title, fontsize=10)
@@ -94,11 +94,11 @@ def plot_lines(study: Study, part: Evaluation, rows: Sequence[StudyRow], path: P
         names = [value.replace("_", " ") for value in places]
         axes.set_xticks(list(places.values()), names, rotation=0 if numbers else 90, fontsize=7)
         axes.set_xlabel(part.lines)
-        axes.set_ylabel(f"{part.metric.replace('_', ' ')}, {shown[0].unit}")
+        axes.set_ylabel(_axis(part.metric))
         axes.set_title(benchmark, fontsize=9)
         axes.grid(alpha=0.3)
-        if lines:
-            axes.legend(fontsize=7)
+    labels = panels[0].get_legend_handles_labels()
+    figure.legend(*labels, loc="outside lower center", ncols=max(len(labels[1]), 1), fontsize=8)
     figure.suptitle(study.title, fontsize=10)
     with replacing(path) as partial:
         figure.savefig(partial, dpi=110, format="png")
@@ -106,3 +106,8 @@ def plot_lines(study: Study, part: Evaluation, rows: Sequence[StudyRow], path: P
 
 def _are_numbers(values: Sequence[str]) -> bool:
     return all(re.fullmatch(r"[0-9.]+", value) for value in values)
+
+
+def _axis(metric: str) -> str:
+    """Return the label of an axis: the metric and its unit, of which a sum is in its name."""
+    return f"{metric.replace('_', ' ')}, {METRICS[metric].removeprefix('sum of ')}"
