@@ -5,19 +5,22 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from accelerate import Accelerator
 
 from tests.support.training import Train, digests
-from timm_patchup.errors import OtherProcessFailed
+from timm_patchup.errors import OtherProcessFailed, UserError
 from timm_patchup.runs.checkpoint import Checkpoints
 from timm_patchup.runs.folder import RunFolder
+from timm_patchup.runs.local import LocalPaths, recall
 from timm_patchup.runs.metrics import Metrics
 from timm_patchup.runs.together import together
 from timm_patchup.system import files
+from timm_patchup.training import resuming
 from timm_patchup.training import run as training_run
 from timm_patchup.training.learner import Learner
 from timm_patchup.training.loop import Trainer
@@ -193,3 +196,40 @@ def test_what_fails_in_one_process_fails_in_all(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(accelerator, "gather", torch.ones_like)  # another process has failed
     with pytest.raises(OtherProcessFailed), together(accelerator):
         pass
+
+
+@pytest.mark.parametrize(("failed", "reports"), [([0, 1], True), ([1, 1], False)], ids=["alone", "with the first"])
+def test_the_first_process_with_an_error_reports_it(
+    monkeypatch: pytest.MonkeyPatch, failed: list[int], reports: bool
+) -> None:
+    """This one is the second of two; whether the first has failed, too, is known once all have met."""
+    accelerator = SimpleNamespace(device=torch.device("cpu"), process_index=1, gather=lambda own: torch.tensor(failed))
+    with pytest.raises(UserError) as caught, together(cast(Accelerator, accelerator)):
+        raise UserError("cannot be read")
+    assert caught.value.one_process is reports
+
+
+def test_processes_that_see_different_folders_are_refused(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on machines without a shared file system, of which one has the run: they would train silently wrong."""
+    monkeypatch.setattr(training_run, "all_equal", lambda accelerator, number: False)
+    ended = train("--experiment", "a")
+    assert ended.code == 2
+    assert "the processes see different files in" in ended.err
+
+
+def test_processes_that_read_different_checkpoints_are_refused(
+    train: Train, stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resuming, "all_equal", lambda accelerator, number: False)
+    ended = train("--experiment", "a", "--resume")
+    assert ended.code == 1
+    assert "the processes read different checkpoints of" in ended.err
+
+
+def test_local_paths_that_cannot_be_read_are_none(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    LocalPaths.of(tmp_path).remember(folder)
+    assert recall(folder) == LocalPaths(str(tmp_path))
+    for text in ("", "[" * 100_000, "[1]", '{"data_dir": 3}'):
+        (folder.checkpoints / "local.json").write_text(text)
+        assert recall(folder) == LocalPaths()
