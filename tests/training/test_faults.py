@@ -66,12 +66,36 @@ def test_damaged_best_weights_are_restored_from_the_copy_of_the_run(train: Train
     assert results(stopped) == results(stopped.parent / "b")
 
 
+@pytest.mark.parametrize("copied", [True, False])
+def test_best_weights_that_vanish_during_the_run(
+    train: Train, stopped: Path, monkeypatch: pytest.MonkeyPatch, copied: bool
+) -> None:
+    """They are restored before the test; without a copy, the run says so and resumes from an older checkpoint."""
+    original = Trainer._test
+
+    def damaging(self: Trainer) -> Any:
+        self.checkpoints.folder.joinpath(self.position.best_file or "").unlink()
+        if not copied:
+            (stopped / "model.safetensors").unlink()
+        return original(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_test", damaging)
+        ended = train("--experiment", "a", "--resume")
+    assert ended.code == (0 if copied else 1), ended.err
+    if not copied:
+        assert "the best weights best-0000" in ended.err
+        assert "are missing: resume the run (--resume)" in ended.err
+        assert train("--experiment", "a", "--resume").code == 0
+    assert results(stopped) == results(stopped.parent / "b")
+
+
 def test_damaged_best_weights_without_a_copy_fall_back(train: Train, stopped: Path) -> None:
     flip(next(stopped.glob("checkpoints/best-*")))
     (stopped / "model.safetensors").unlink()
     ended = train("--experiment", "a", "--resume")
     assert ended.code == 0, ended.err
-    assert "is damaged: it does not match its checksum; using the one before it" in ended.out
+    assert "are damaged: they do not match their checksum; using the one before it" in ended.out
     assert results(stopped) == results(stopped.parent / "b")
 
 
