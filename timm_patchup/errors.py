@@ -16,10 +16,11 @@ class UserError(ValueError):
 
     Attributes:
         problems: the lines.
-        one_process: whether only this process of several has the error, so that no other one reports it.
+        one_process: whether only this process of several has the error, so that no other one reports it; None until
+            that is known.
     """
 
-    one_process = False
+    one_process: bool | None = None
 
     def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems = [problems] if isinstance(problems, str) else list(problems)
@@ -34,11 +35,11 @@ class NoEffect(UserError):
     """Settings that were changed although others disable them.
 
     Attributes:
-        names: the settings.
+        reasons: why each has no effect, by its name.
     """
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
-        self.names = tuple(reasons)
+        self.reasons = dict(reasons)
         super().__init__([f"{name} has no effect {why}" for name, why in reasons.items()])
 
 
@@ -55,9 +56,9 @@ class SiteError(UserError):
         self.site, self.reason, self.usable = site, reason, tuple(usable)
         super().__init__(self._line(f"sites={list(usable)}"))
 
-    def for_flag(self, flag: str) -> str:
-        """Return the line in the words of a command whose sites are given with a flag."""
-        return self._line(f"{flag} {' '.join(self.usable)}")
+    def for_caller(self, name: str) -> str:
+        """Return the line in the words of a caller who gives sites by this name, that of a key or a flag."""
+        return self._line(f"{name} {' '.join(self.usable)}")
 
     def _line(self, call: str) -> str:
         return f"{self.reason}. Give {call}, which can be mixed, or name other modules" if self.usable else self.reason
@@ -97,6 +98,8 @@ class RunError(Failed):
 class OtherProcessFailed(RunError):
     """Another process of the same launch failed, and reports why."""
 
+    one_process = False
+
     def __init__(self) -> None:
         super().__init__("stopped, because another process failed: its line has the reason")
 
@@ -108,6 +111,8 @@ class Stopped(RunError):
         signal: number of the signal.
     """
 
+    one_process = False  # all have agreed on it
+
     def __init__(self, number: int, checkpoint: str) -> None:
         self.signal = number
         name = signal.Signals(number).name
@@ -117,11 +122,22 @@ class Stopped(RunError):
 class NonFinite(RunError):
     """The loss became infinite or NaN."""
 
+    one_process = False  # all have agreed on it
+
     def __init__(self, update: int, checkpoint: str) -> None:
         super().__init__(
             f"the loss is not finite at update {update}; last good checkpoint: {checkpoint}. Start again with a lower "
             f"lr, with warmup_epochs or clip_grad, or without amp: a resumed run keeps its recipe"
         )
+
+
+class NoResult(RunError):
+    """The test loss is infinite or NaN."""
+
+    one_process = False  # all have the same sum
+
+    def __init__(self, loss: float) -> None:
+        super().__init__(f"the test loss is {loss}, so there is no result: start again with a lower lr or without amp")
 
 
 def one_line(error: BaseException | str, length: int | None = None) -> str:

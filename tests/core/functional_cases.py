@@ -1,4 +1,4 @@
-"""What the tests of functional.py share: sizes and seeds to try, both branches of the blend, a batch of features."""
+"""What the tests of core/functional share: sizes and seeds to try, both branches of the blend, a batch of features."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,7 +26,7 @@ def in_branch(branch: str) -> Iterator[None]:
         else:
             stack.enter_context(mock.patch("torch.get_num_threads", return_value=1))
             smallest = 0 if branch == "rows" else 2**40
-            stack.enter_context(mock.patch("timm_patchup.core.functional._LARGE_SAMPLE", smallest))
+            stack.enter_context(mock.patch("timm_patchup.core.functional.features._LARGE_SAMPLE", smallest))
         yield
 
 

@@ -146,7 +146,7 @@ def test_patch_dropout_fails_when_the_mixer_is_made_and_the_model_is_free() -> N
         SiteError, match=r"training drops some.*sites=\['input', 'stem'\], which can be mixed"
     ) as caught:
         PatchUp(model)
-    assert caught.value.for_flag("--mix-sites").endswith(
+    assert caught.value.for_caller("--mix-sites").endswith(
         "make the model without patch dropout. Give --mix-sites input stem, which can be mixed, or name other modules"
     )
     mix = PatchUp(model, prob=1.0, sites=["input"])

@@ -1,4 +1,4 @@
-"""Mixing features in functional.py: against the oracle's loop, by hand, and what must hold for every input."""
+"""Mixing features: against the oracle's loop, by hand, and what must hold for every input."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The binary mask in functional.py: rates, blocks, rectangles and the share kept, by the paper, by timm and by hand."""
+"""The binary mask: rates, blocks, rectangles and the share kept, by the paper, by timm and by hand."""
 
 from unittest import mock
 

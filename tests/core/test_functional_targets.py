@@ -1,4 +1,4 @@
-"""Targets and the objective in functional.py, against the oracle and by hand."""
+"""Targets and the objective, against the oracle and by hand."""
 
 import pytest
 import torch

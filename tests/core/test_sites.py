@@ -233,7 +233,7 @@ def test_model_without_named_sites(name: str, case: str, why: str) -> None:
     )
     with pytest.raises(SiteError, match=message) as caught:
         resolve_sites(model, None)
-    assert "Give --mix-sites input, which can be mixed" in caught.value.for_flag("--mix-sites")
+    assert "Give --mix-sites input, which can be mixed" in caught.value.for_caller("--mix-sites")
 
 
 def test_hook_goes_to_the_last_child_of_a_chain(model: nn.Module) -> None:

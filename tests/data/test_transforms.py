@@ -5,14 +5,19 @@ import pytest
 import torch
 from PIL import Image
 from timm.data import create_transform
+from torchvision.transforms import functional as pil
 
 from timm_patchup.core.seeding import derive_seed
 from timm_patchup.data.decode import to_pixels
 from timm_patchup.data.draws import seed_everything
 from timm_patchup.data.finish import Finish
+from timm_patchup.data.images import open_images
+from timm_patchup.data.source import open_source
 from timm_patchup.data.transforms import Augmentation, EvaluationTransform, PaddedCrops
 from timm_patchup.recipe import load_recipe
-from timm_patchup.recipe.parts import AugmentSpec, ImageSpec
+from timm_patchup.recipe.parts import AugmentSpec, DataSpec, ImageSpec
+
+from .small_recipe import small
 
 FLIPS = ["RandomHorizontalFlip", "RandomVerticalFlip"]
 TIMM_CROP = "RandomResizedCropAndInterpolation"
@@ -32,6 +37,27 @@ def test_padded_crops_against_a_slow_loop() -> None:
         crop = crop[:, :, ::-1] if flip[sample] else crop
         assert np.array_equal(got[position].numpy(), crop)
     assert torch.equal(crops(images[index[:1]], index[:1], epoch=3), got[:1]), "the same alone as in a batch"
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
+def test_padding_is_that_of_torchvision(mode: str) -> None:
+    images = torch.randint(0, 256, (6, 3, 9, 7), dtype=torch.uint8)
+    got = PaddedCrops(6, padding=4, mode=mode, hflip=0.0, seed=1)._pad(images)
+    for image, padded in zip(images, got):
+        expected = pil.pad(pil.to_pil_image(image), 4, padding_mode=mode)
+        assert np.array_equal(padded.transpose(1, 2, 0), np.asarray(expected))
+
+
+def test_the_padding_of_a_recipe_reaches_its_images() -> None:
+    """With reflected padding no pixel is black that was not; with black padding some are."""
+    black = {}
+    for mode in ("constant", "reflect"):
+        recipe = small(crop_padding=3, crop_padding_mode=mode)
+        source = open_source(DataSpec.of(recipe), "test")
+        images = open_images(source, np.arange(8), ImageSpec.of(recipe), AugmentSpec.of(recipe))
+        images.images.clamp_(min=1)  # type: ignore[union-attr]
+        black[mode] = int((images.__getitems__([(2, sample) for sample in range(8)]).pixels == 0).sum())
+    assert black["reflect"] == 0 < black["constant"]
 
 
 @pytest.mark.parametrize(

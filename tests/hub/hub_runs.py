@@ -59,3 +59,9 @@ def _weights(recipe: Recipe) -> dict[str, Any]:
         if buffer.is_floating_point():
             buffer.uniform_(0.5, 1.5 + index / 100)
     return {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
+
+
+def names_in(folder: Path) -> set[str]:
+    """Return the names of all files in a folder, without the digests of the export."""
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    return names - {".exported.json"}

@@ -85,6 +85,19 @@ def last(mix: Mixer) -> Draw:
     return mix.draw
 
 
+def bytes_saved(run: Callable[[], object]) -> int:
+    """Return how many bytes a forward pass keeps for its backward pass."""
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        run()
+    return sum(kept.values())
+
+
 def scale_of(draw: Draw) -> Tensor | None:
     """Return what the features that an erasing draw leaves are multiplied by; None if it erases nothing."""
     return draw.change.scale if isinstance(draw.change, Erase) else None

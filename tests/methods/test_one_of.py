@@ -210,7 +210,7 @@ def test_a_draw_made_by_hand_names_its_method_if_the_objectives_differ() -> None
     x, y = batch()
     draw = Draw("input", torch.arange(5, -1, -1), Mix(torch.ones(1, 1, 1, 1) > 0))
     mix = mixer()
-    with pytest.raises(UserError, match=r"^the methods differ in their objectives: draw\.method must state whose turn"):
+    with pytest.raises(UserError, match=r"^the methods differ in their objective: draw\.method must state whose turn"):
         mix(x, y, draw=draw)
     _, target, output = step(mix, x, y, draw=replace(draw, method=CutMix()))
     torch.testing.assert_close(mix.loss(output, target), F.cross_entropy(output, target))

@@ -26,6 +26,7 @@ COUNTS = {
     "geometry": 3,
     "imagenet": 9,
     "loss_terms": (1 + 2 * 3) * 5,
+    "openmixup": (3 + 1) * 7 * 3,
     "sites": 5 * 5,
     "svhn": 3 * 9 * 5,
     "tiny_imagenet": 3 * 9 * 5,

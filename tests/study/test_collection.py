@@ -8,6 +8,7 @@ import pytest
 
 from tests.study.studying import finish
 from timm_patchup.errors import UserError
+from timm_patchup.evaluation.suites import SUITES
 from timm_patchup.study import load_study
 from timm_patchup.study.collect import StudyRow, check_finished, collect, is_done
 from timm_patchup.study.options import StudyOptions
@@ -83,6 +84,28 @@ def test_values_of_an_evaluation(tmp_path: Path) -> None:
     assert rows["rotate +-20"].difference == pytest.approx(36.45 - 37.45)
     assert rows["scale 0.6"].values == ()
     assert rows[""].metric == "test_error"
+
+
+@pytest.mark.parametrize(
+    ("suite", "today", "before"),
+    [
+        ("affine", {"resampling": "nearest"}, {"interpolation": "bilinear"}),
+        ("fgsm", {"eps_space": "normalised"}, {"eps_space": "pixels"}),
+        ("attacks", {"accuracy": "foolbox: right with the perturbation found"}, {"accuracy": "distances"}),
+    ],
+)
+def test_what_was_measured_in_another_way_is_measured_again(
+    suite: str, today: dict[str, str], before: dict[str, str]
+) -> None:
+    is_current, options = SUITES[suite].is_current, StudyOptions(Path()).of_suites
+    assert is_current is not None
+    assert is_current(today, options)
+    assert not is_current(before, options)
+    assert not is_current({}, options)
+
+
+def test_suites_that_know_earlier_editions() -> None:
+    assert {name for name, suite in SUITES.items() if suite.is_current} == {"affine", "fgsm", "attacks"}
 
 
 def test_top5_is_an_error(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from timm_patchup.study.paper import PaperNumber, paper_number
 
 def test_all_studies_are_counted() -> None:
     assert {name: len(load_study(name).runs()) for name in list_studies()} == COUNTS
-    assert len(COUNTS) == 18
+    assert len(COUNTS) == 19
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -51,7 +51,7 @@ def test_seeds_are_outermost() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["cifar", "svhn", "tiny_imagenet", "imagenet", "loss_terms", "sites", "affine", "attacks"]
+    "name", ["cifar", "svhn", "tiny_imagenet", "imagenet", "loss_terms", "sites", "affine", "attacks", "openmixup"]
 )
 def test_rows_of_a_table_have_the_papers_numbers(name: str) -> None:
     study = load_study(name)
@@ -67,6 +67,7 @@ def test_rows_of_a_table_have_the_papers_numbers(name: str) -> None:
         "sites": 15,
         "affine": 96 + 12,
         "attacks": 36,
+        "openmixup": 5 * 3 + 5,
     }
     assert len(compared) == expected[name]
 
@@ -88,6 +89,9 @@ def test_papers_numbers_by_hand() -> None:
     assert ratio == PaperNumber(53 / 18, None, "tab:tbl-running_time")
     assert paper("training_time", "cifar10_preactresnet18", "soft_patchup", "", "time_ratio") is None
     assert paper("fashion_mini", "fashion_mini", "none", "", "test_error") is None
+    other = paper("openmixup", "cifar100_resnet18", "puzzle_mix", "800 epochs", "median_error")
+    assert other == PaperNumber(pytest.approx(18.87), None, "openmixup:cifar100", "OpenMixup")  # type: ignore[arg-type]
+    assert paper("openmixup", "cifar100_resnet18", "puzzle_mix", "800 epochs", "test_error") is None, "the last epoch"
 
 
 def test_definitions_that_are_wrong() -> None:

@@ -27,6 +27,7 @@ MORE: dict[str, dict[str, Any]] = {
         "model": "vit_tiny_patch16_224",
         "model_kwargs": VIT,
     },
+    "unmixed_too": {"mix": "puzzle_mix", "mix_clean_lam": 0.5},
 }
 
 
@@ -68,8 +69,10 @@ def test_a_schedule_changes_a_run_from_its_epoch_on(tmp_path: Path) -> None:
 
 
 def test_two_processes_resume_several_methods_exactly(tmp_path: Path) -> None:
-    """With a member that runs the model (Puzzle Mix) and each process taking turns of its own."""
-    words = [*SHORT, "--output", tmp_path, *flags(keys_of("one_of_all_kinds")), "--experiment", "whole"]
+    """With a member that runs the model twice more (Puzzle Mix) and each process taking turns of its own."""
+    keys = keys_of("one_of_all_kinds")
+    keys["mix_settings"] = {**keys["mix_settings"], "puzzle_mix": {"clean_lam": 0.5}}
+    words = [*SHORT, "--output", tmp_path, *flags(keys), "--experiment", "whole"]
     ended = launch(*words, processes=2)
     assert ended.code == 0, ended.err
     shutil.copytree(tmp_path / "whole", tmp_path / "again")

@@ -15,10 +15,10 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NoReturn
 
 from ..errors import Failed, SiteError, Stopped, UserError, nearest, one_line
+from ..system.output import discard
 
 # Errors of the file system that a user can put right, with what failed.
 _FILE_ERRORS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS), "cannot write")
@@ -78,8 +78,7 @@ def run_command(
     except KeyboardInterrupt:
         code = print_errors(name, [on_interrupt], 128 + signal.SIGINT)
     except BrokenPipeError:  # the reader of the output is gone
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         code = 1
     except Exception as error:
         if "--debug" in words:
@@ -91,7 +90,7 @@ def run_command(
 def report(name: str, error: Exception, *, on_file_error: str = "") -> int:
     """Print the lines of an error and return its exit code; the arguments are those of ``run_command``."""
     # A wrong call is found by all processes alike.
-    everywhere = not isinstance(error, UserError) or error.one_process
+    everywhere = not isinstance(error, UserError) or bool(error.one_process)
     return print_errors(name, _lines(error, on_file_error), _exit_code(error), everywhere=everywhere)
 
 
@@ -103,7 +102,7 @@ def _exit_code(error: Exception) -> int:
 
 def _lines(error: Exception, on_file_error: str) -> list[str]:
     if isinstance(error, SiteError):
-        return [error.for_flag("--mix-sites")]
+        return [error.for_caller("--mix-sites")]
     if isinstance(error, UserError):
         return error.problems
     if isinstance(error, OSError) and error.errno in _FILE_ERRORS:
@@ -136,7 +135,9 @@ def print_errors(command: str, problems: Sequence[str], code: int, *, everywhere
     rank, local_rank = int(os.environ.get("RANK", 0)), int(os.environ.get("LOCAL_RANK", 0))
     if local_rank == 0 or everywhere:
         name = f"{command}, process {rank}" if rank else command
-        with suppress(BrokenPipeError):  # the reader of the messages is gone; the exit code remains
+        try:
             for problem in problems:
                 print(f"{name}: {one_line(problem)}", file=sys.stderr, flush=True)
+        except OSError:  # their reader, terminal or disk is gone; the exit code remains
+            discard(sys.stderr)
     return code

@@ -21,6 +21,8 @@ class MixedBatch:
         changed: Y, the targets of the altered features; None if samples are not mixed.
         target: what the call returned: W, or y if samples are not mixed.
         objective: that of the method which acted; None if samples are not mixed.
+        clean: the images as they came, if their own loss is part of the batch's; otherwise None.
+        clean_lam: its weight.
     """
 
     draw: Draw
@@ -29,6 +31,13 @@ class MixedBatch:
     changed: Tensor | None
     target: Tensor
     objective: Objective | None
+    clean: Tensor | None = None
+    clean_lam: float = 0.0
+
+    @property
+    def from_indices(self) -> bool:
+        """Whether the targets came as class indices."""
+        return self.given.ndim == 1
 
 
 def check_batch(x: Tensor, target: Tensor) -> None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from ..errors import UserError, WrongType, nearest, unknown
+from ..errors import NoEffect, UserError, WrongType, nearest, unknown
 from . import sampling
 from .draw import Change
 from .functional import Objective
@@ -101,6 +101,14 @@ class Method(Checked):
     def objective(self) -> Objective:
         """``"paper"`` for L1 + L2, ``"l1"`` or ``"l2"`` for one of the two terms; a subclass may make it a setting."""
         return "l2"
+
+    @property
+    def clean_lam(self) -> float:
+        """Weight of the loss of the unmixed images, added to that of the mixed ones; a subclass may make it a setting.
+
+        The method must act at the input: what gradient checkpointing recomputes takes the draw that is armed.
+        """
+        return 0.0
 
     @property
     def at_all_sites(self) -> bool:
@@ -253,4 +261,7 @@ def read_method(name: str, values: Mapping[str, Any], *, prefix: str = "") -> Me
         except UserError as error:
             errors.append(error)
     raise_together(errors)
-    return make_method(name, **checked)
+    try:
+        return make_method(name, **checked)
+    except NoEffect as error:
+        raise NoEffect({prefix + key: why for key, why in error.reasons.items()}) from None

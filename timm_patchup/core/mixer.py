@@ -5,7 +5,6 @@ the hook at the drawn site; the model then mixes its own features on the way. Th
 randomness, hooks, targets and the loss are the same for all.
 """
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,25 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import SiteError
+from ..errors import SiteError, UserError
 from . import sampling
 from .batch import MixedBatch, check_batch, check_logits, check_returned, check_splits, mark_returned, own_target
-from .criterion import (
-    Criterion,
-    cross_entropy,
-    for_soft_targets,
-    is_affine,
-    refuse_double_smoothing,
-    refuse_other_splits,
-    rounds_targets,
-    takes_indices,
-)
+from .criterion import Criterion, cross_entropy, refuse_double_smoothing, refuse_other_splits
 from .draw import Change, Draw
-from .functional import mix_targets, patchup_loss
+from .functional import mix_targets
 from .hooks import Armed, attach, refuse_wrapped
 from .layout import FeatureMap, widest_of
 from .method import INPUT, Method, Place
-from .probe import probe, saliency
+from .objective import mixed_loss, own_targets, unmixed_loss
+from .probe import in_dtype_of, probe, saliency
 from .schedule import Schedule
 from .seeding import Stream
 from .settings import check_value
@@ -91,12 +82,18 @@ class Mixer:
         self.sites = list(sites.values())
         self.schedule = schedule or Schedule()
         self.schedule.check(method)
+        if any(member.clean_lam for member in method.members) and _syncs_batch_norm(model):
+            raise UserError(
+                "clean_lam cannot be combined with SyncBatchNorm: only ranks whose batch was mixed run the unmixed "
+                "images, and would wait for the others. Set clean_lam to 0, or leave the norm layers as they were"
+            )
         self._epoch = None if self.schedule.is_needed else 0.0
         check_readable(model, self.sites)
         self.mixup_enabled = True
         self._batch: MixedBatch | None = None
         self._paused = 0
         self._detached = False
+        self._clean_loss_due = False
         self._maps: dict[torch.Size, dict[str, tuple[FeatureMap, ...]]] = {}
         self._stream = Stream(check_value("seed", seed, int, low=0))
         self._armed = Armed(model)
@@ -128,11 +125,13 @@ class Mixer:
 
         Raises:
             ValueError, TypeError: the batch or its targets do not fit.
-            RuntimeError: the draw before this one was never applied, or the mixer is detached.
+            RuntimeError: the draw before this one was never applied, its loss was taken without the unmixed images, or
+                the mixer is detached.
         """
         if self._detached:
             raise RuntimeError("this mixer is detached from its model: make a new one")
         self._require_applied()
+        self._require_clean_loss()
         check_batch(x, target)
         num_classes = self.num_classes or getattr(self.model, "num_classes", None)
         # On an accelerator, looking at labels waits for the device: there only those of the first batch are checked.
@@ -148,12 +147,15 @@ class Mixer:
         else:
             draw.check(len(x), [site.name for site in self.sites])
             draw = draw.fitted(self._maps_for(x))
-        changed, mixed, objective = None, own, None
+        changed, mixed, objective, clean_lam = None, own, None, 0.0
         if draw.mixes:
-            objective = (draw.method or self.method).objective
+            method = draw.method or self.method
+            objective, clean_lam = method.objective, method.clean_lam
             changed, mixed = mix_targets(own, draw.partner, kept=draw.kept, lam=draw.lam)
         self._armed.load(draw, x, alike=len(self._site_names) > 1)
-        self._batch = MixedBatch(draw, target, own, changed, mixed, objective)
+        self._clean_loss_due = clean_lam > 0
+        clean = x if self._clean_loss_due else None
+        self._batch = MixedBatch(draw, target, own, changed, mixed, objective, clean, clean_lam)
         if mixed is not target:
             mark_returned(mixed, draw)
         for part in (*draw.others, draw):
@@ -163,6 +165,8 @@ class Mixer:
 
     def loss(self, output: Tensor, target: Tensor, criterion: Criterion | None = None) -> Tensor:
         """Return the loss of the last batch: the objective if it was mixed, ``criterion(output, target)`` if not.
+
+        A method with ``clean_lam`` adds the loss of the unmixed images, for which the model runs once more.
 
         Args:
             output: logits, (B, K).
@@ -185,38 +189,17 @@ class Mixer:
         batch = self._batch
         if batch is not None:
             check_returned(target, batch.target, batch.draw)
-        from_indices = batch is None or batch.given.ndim == 1
-        not_mixed = batch is not None and batch.changed is None and target is batch.target
-        if not_mixed and from_indices and takes_indices(criterion) and not self.label_smoothing:
-            target = batch.given  # type: ignore[union-attr]
-        soft = for_soft_targets(criterion, from_indices=from_indices) if target.ndim == 2 else criterion
-        if batch is None or batch.changed is None or batch.objective is None:
-            return soft(output, target)
-        objective = batch.objective
-        if is_affine(criterion):
-            loss = soft(output, target)
-            return 2.0 * loss if objective == "paper" else loss
-        if rounds_targets(criterion) and (objective != "l1" or not batch.draw.swaps):
-            warnings.warn(
-                f"{type(criterion).__name__} rounds mixed labels to 0 and 1; hard PatchUp with objective='l1' gives it "
-                f"none to round",
-                stacklevel=2,
-            )
-        kept = batch.draw.kept
-        if kept.ndim == 1 and objective != "l2" and soft(output.detach(), target).shape != kept.shape:
-            raise ValueError(
-                "a mask per sample with this criterion needs a loss per sample: give a criterion with "
-                "reduction='none', or objective='l2', or mask='batch'"
-            )
-        return patchup_loss(
-            output,
-            target=batch.own,
-            changed_target=batch.changed,
-            mixed_target=target,
-            kept=kept,
-            criterion=soft,
-            objective=objective,
-        )
+        if batch is None or batch.changed is None:
+            if batch is not None and target is batch.target:
+                target = own_targets(batch, criterion, label_smoothing=self.label_smoothing)
+            return unmixed_loss(output, target, criterion, from_indices=batch is None or batch.from_indices)
+        loss = mixed_loss(output, target, batch, criterion)
+        if batch.clean is None:
+            return loss
+        self._clean_loss_due = False
+        own = own_targets(batch, criterion, label_smoothing=self.label_smoothing)
+        clean = unmixed_loss(self._clean_output(batch.clean), own, criterion, from_indices=batch.from_indices)
+        return loss + batch.clean_lam * clean
 
     @property
     def target(self) -> Tensor | None:
@@ -344,6 +327,16 @@ class Mixer:
         with self.paused():
             return saliency(self.model, x, own)
 
+    def _clean_output(self, images: Tensor) -> Tensor:
+        """Run the model on unmixed images as training does, for the one backward pass of both losses.
+
+        The bare model, not what DDP made of it: DDP reduces the sum of both gradients, once per parameter.
+        """
+        with self.paused():
+            output = self.model(in_dtype_of(self.model, images))
+        check_logits(output)
+        return output
+
     def _maps_for(self, x: Tensor) -> dict[str, tuple[FeatureMap, ...]]:
         """Return what each site gives at this size of image: what cannot be mixed fails at the first batch."""
         size = x.shape[1:]
@@ -355,6 +348,15 @@ class Mixer:
                 raise
         return self._maps[size]
 
+    def _require_clean_loss(self) -> None:
+        if not self._clean_loss_due:
+            return
+        self._clean_loss_due = False
+        raise RuntimeError(
+            "the loss of the unmixed images (clean_lam) was left out of the last batch: take its loss with "
+            "mix.loss(output, target), or set clean_lam to 0"
+        )
+
     def _require_applied(self) -> None:
         site = self._armed.unapplied()
         if site is None:
@@ -365,3 +367,7 @@ class Mixer:
             f"after mix(x, target). Was another model (a copy?) run, the model in eval mode, the pass under paused()? "
             f"Was the model compiled before the mixer was made? Then torch._dynamo.reset() and compile it again"
         )
+
+
+def _syncs_batch_norm(model: nn.Module) -> bool:
+    return any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())

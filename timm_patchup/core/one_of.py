@@ -57,9 +57,17 @@ class OneOf(Method):
     @property
     def objective(self) -> Objective:
         """The objective that all methods share; a batch has that of the method whose turn it was."""
-        found = {member.objective for member in self.members}
+        return self._shared("objective")
+
+    @property
+    def clean_lam(self) -> float:
+        """As for ``objective``."""
+        return self._shared("clean_lam")
+
+    def _shared(self, name: str) -> Any:
+        found = {getattr(member, name) for member in self.members}
         if len(found) > 1:
-            raise UserError("the methods differ in their objectives: draw.method must state whose turn it was")
+            raise UserError(f"the methods differ in their {name}: draw.method must state whose turn it was")
         return found.pop()
 
     def choose(self, generator: torch.Generator) -> Method:

@@ -108,15 +108,19 @@ def saliency(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
 def undisturbed(model: nn.Module, x: Tensor) -> Iterator[Tensor]:
     """Put the model into eval mode inside and give the images in its dtype; everything is as before afterwards."""
     flags = [(module, module.training) for module in model.modules()]
-    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), x.dtype)
     accelerators = [] if x.device.type == "cpu" else [x.device]
     with torch.random.fork_rng(accelerators, device_type=x.device.type):
         try:
             model.eval()
-            yield x.to(dtype)
+            yield in_dtype_of(model, x)
         finally:
             for module, training in flags:
                 module.training = training
+
+
+def in_dtype_of(model: nn.Module, x: Tensor) -> Tensor:
+    """Return images in the dtype of the model's weights."""
+    return x.to(next((p.dtype for p in model.parameters() if p.is_floating_point()), x.dtype))
 
 
 def _recorder(seen: list[object]) -> Callable[[nn.Module, object, object], None]:

@@ -50,8 +50,13 @@ class MemoryImages(Dataset):
         self._crops: PaddedCrops | None = None
         self._augment: Augmentation | None = None
         if augment is not None:
-            padding, seed = images.crop_padding or 0, derive_seed(augment.seed, 1)
-            self._crops = PaddedCrops(len(rows), padding=padding, hflip=augment.hflip, seed=seed)
+            self._crops = PaddedCrops(
+                len(rows),
+                padding=images.crop_padding or 0,
+                mode=augment.crop_padding_mode,
+                hflip=augment.hflip,
+                seed=derive_seed(augment.seed, 1),
+            )
             self._augment = Augmentation(augment, images, crop=False) if augment.needs_single_images else None
 
     def __len__(self) -> int:
@@ -60,7 +65,7 @@ class MemoryImages(Dataset):
     def __getitems__(self, keys: Sequence[SampleKey]) -> ByteBatch:
         epoch = keys[0][0]
         index = torch.tensor([sample for _, sample in keys])
-        images, labels = self.images[index], self.labels[index]
+        images, labels = self.images.index_select(0, index), self.labels[index]  # images[index] takes 25 times as long
         if epoch == EVALUATION:
             return ByteBatch(images, labels)
         if self._crops is None:

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -111,9 +111,11 @@ def naming_dead_workers() -> Iterator[None]:
     except (RuntimeError, OSError, EOFError) as error:
         # A broken connection is noticed before the system has the process among the dead.
         for _ in range(20 if isinstance(error, (ConnectionError, EOFError)) else 1):
-            for notes in list(_open_notes):
-                line = notes.find_dead()
-                if line is not None:
-                    raise DataFailed(line) from error
-            time.sleep(0.05)
+            line = None
+            with suppress(RuntimeError):  # torch's handler may interrupt this, too
+                line = next((found for notes in list(_open_notes) if (found := notes.find_dead())), None)
+                if line is None:
+                    time.sleep(0.05)
+            if line is not None:
+                raise DataFailed(line) from error
         raise

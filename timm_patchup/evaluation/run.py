@@ -84,9 +84,10 @@ def run(call: EvalCall, *, show: Callable[[str], None] = print) -> dict[str, dic
     if problems := suite_problems(call.suites, options):
         raise UserError(problems)
     suites = [SUITES[name] for name in call.suites]
+    named = None if call.data is None else find_data(call.data, ())  # before a download that may take long
     accelerator = make_accelerator(threads=call.threads)
     models = load_models(call.models)
-    data = find_data(call.data, models, is_local=call.data_dir is not None)
+    data = named or find_data(None, models, is_local=call.data_dir is not None)
     _check_classes(models, data)
     images = main_first(accelerator, lambda: _open_images(models, data, call))
     first = images[models[0].name]

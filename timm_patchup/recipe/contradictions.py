@@ -30,7 +30,12 @@ def image_contradictions(input_size: Sequence[int], mean: Sequence[float], std: 
 def _images(recipe: Any) -> list[str]:
     if {"input_size", "mean", "std"} & set(recipe.unresolved):
         return []
-    return image_contradictions(recipe.input_size, recipe.mean, recipe.std)
+    problems = image_contradictions(recipe.input_size, recipe.mean, recipe.std)
+    if recipe.lighting and recipe.input_size[0] == 1:
+        problems.append(
+            f"lighting {recipe.lighting} shifts red, green and blue, but input_size has one channel: set it to 0"
+        )
+    return problems
 
 
 def _data(recipe: Any) -> Iterator[str]:

@@ -14,11 +14,6 @@ DECAYING = ("cosine", "tanh", "poly")
 SCHEDULED = (*DECAYING, "step", "multistep")
 
 
-def without(key: str) -> Idle:
-    """Idle while another key is off: false, none or 0."""
-    return lambda recipe: None if getattr(recipe, key) else f"without {key}"
-
-
 def schedule_is(*names: str) -> Idle:
     """Idle with all schedules but these."""
     needed = f"it needs {' or '.join(names)}"
@@ -73,6 +68,10 @@ def nothing_chosen(recipe: Any) -> str | None:
 
 def held_out(recipe: Any) -> str | None:
     return None if nothing_held_out(recipe) else "next to held-out images: set val_fraction to 0"
+
+
+def epoch_chosen(recipe: Any) -> str | None:
+    return "next to best_on_test" if recipe.best_on_test else held_out(recipe)
 
 
 def nothing_drawn(recipe: Any) -> str | None:

@@ -104,6 +104,7 @@ class AugmentSpec:
     recount: int
     seed: int
     aug_splits: int = 0
+    crop_padding_mode: str = "constant"
 
     @classmethod
     def of(cls, recipe: Recipe) -> "AugmentSpec":

@@ -16,12 +16,13 @@ from ..core.method import Method, list_methods, method_settings
 from ..core.one_of import OneOf, make_methods, read_methods
 from ..core.outside import is_unknown_outside
 from ..core.schedule import Schedule
-from ..core.settings import AUTO, Checked, raise_together, setting, settings_of
+from ..core.settings import AUTO, Checked, raise_together, setting, settings_of, without
 from ..errors import UserError, nearest
 from .contradictions import contradictions
 from .idle import (
     DECAYING,
     SCHEDULED,
+    epoch_chosen,
     held_out,
     held_out_by_class,
     in_memory,
@@ -35,7 +36,6 @@ from .idle import (
     nothing_held_out,
     optimizer_has,
     schedule_is,
-    without,
 )
 
 MIX_PREFIX = "mix_"
@@ -103,6 +103,9 @@ class Recipe(Checked):
     )
     crop_padding: int | None = setting(
         None, "small images: decoded once, kept as bytes and cropped from this padding; none for timm's crop", low=0
+    )
+    crop_padding_mode: Literal["constant", "edge", "reflect", "symmetric"] = setting(
+        "constant", "what fills the padding, in torchvision's words; constant is black", idle=without("crop_padding")
     )
     scale: list[float] = setting([0.08, 1.0], "range of areas of timm's random crop", above=0, idle=in_memory)
     ratio: list[float] = setting(
@@ -234,6 +237,12 @@ class Recipe(Checked):
     )
     best_on_test: bool = setting(
         False, "test the epoch that is best on the test set, as CutMix reports ImageNet, not the last", idle=held_out
+    )
+    test_median: int | None = setting(
+        None,
+        "also report the median over the last N epochs, as OpenMixup does: all are tested, none is chosen",
+        low=1,
+        idle=epoch_chosen,
     )
     checkpoint_steps: int = setting(
         0, "updates between two checkpoints, besides those of each epoch; 0 for epochs only", low=0, fixed=False

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError, UserError, one_line
 from ..system.checked import read_json
-from ..system.files import PARTIAL, checksum, flush_to_disk, replacing
+from ..system.files import PARTIAL, checksum, create_folder, flush_to_disk, replacing
 
 FORMAT = 1
 _ASIDE = "aside-"
@@ -62,8 +62,9 @@ class Checkpoints:
         """
         target = self.folder / f"step-{step:08d}"
         partial = self.folder / f"{PARTIAL}{target.name}"
+        create_folder(self.folder)
         self.clean()
-        partial.mkdir(parents=True)
+        partial.mkdir()
         try:
             _save_weights(model, partial / "model.safetensors")
             if ema is not None:
@@ -91,7 +92,7 @@ class Checkpoints:
 
     def save_best(self, name: str, weights: Weights) -> None:
         """Write the weights of the best epoch so far."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        create_folder(self.folder)
         content = _weights_bytes(weights)
         with replacing(self.folder / name) as partial:
             partial.write_bytes(content)
@@ -105,7 +106,7 @@ class Checkpoints:
         """
         expected = self._best_sums.get(name)
         if expected is not None:
-            _check_file(self.folder / name, expected, called=f"the best weights {name}")
+            _check_best(self.folder / name, expected, called=f"the best weights {name}")
         try:
             return load_file(self.folder / name)
         except (OSError, SafetensorError) as error:
@@ -186,11 +187,11 @@ def _has_checksum(path: Path, expected: str) -> bool:
         return False
 
 
-def _check_file(path: Path, expected: str, *, called: str) -> None:
+def _check_best(path: Path, expected: str, *, called: str) -> None:
     if not path.is_file():
-        raise CheckpointError(f"{called} is missing")
+        raise CheckpointError(f"{called} are missing")
     if checksum(path) != expected:
-        raise CheckpointError(f"{called} is damaged: it does not match its checksum")
+        raise CheckpointError(f"{called} are damaged: they do not match their checksum")
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -208,7 +209,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
                 raise CheckpointError(f"{path.name} is damaged: {name} does not match its checksum")
         best, best_sum = manifest["best"], manifest.get("best_sha256")  # earlier editions had no checksum of them
         if best is not None and best_sum is not None:
-            _check_file(path.parent / best, best_sum, called=f"{path.name}: its best weights {best}")
+            _check_best(path.parent / best, best_sum, called=f"{path.name}: its best weights {best}")
         ema = load_file(path / "ema.safetensors") if "ema.safetensors" in manifest["sha256"] else None
         return Checkpoint(
             path=path,

@@ -9,19 +9,21 @@ import csv
 import io
 import json
 import shutil
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from ..errors import RunError, UserError, one_line
 from ..recipe import Recipe
 from ..recipe.compose import read_resolved
 from ..system.checked import check_keys, read_json, read_text
-from ..system.files import PARTIAL, make_folder, refuse_unusable_folder, replacing, write_whole
+from ..system.files import PARTIAL, create_folder, make_folder, refuse_unusable_folder, replacing, write_whole
 from ..system.locks import LOCK, is_locked, locked
 
 State = Literal["new", "unfinished", "finished", "foreign"]
+STATES: tuple[State, ...] = get_args(State)
 OWN_FILES = ("recipe.yaml", "summary.csv", "results.json", "curves.png", "confusion.png", "model.safetensors")
 CHECKPOINT_FILES = ("step-*", "aside-step-*", "best-*.safetensors", f"{PARTIAL}*")
 # train_loss is the objective; train_nll and train_top1 compare with val_loss and val_top1: cross-entropy with the mixed
@@ -32,6 +34,7 @@ EpochRow = dict[str, float | None]
 # What results.json must have.
 RESULTS = {"test": dict, "best_epoch": int, "epochs": int, "chosen_on": str, "weights": str}
 TEST_RESULTS = {"error": float, "top1": float, "top5": float, "loss": float, "count": int}
+MEDIAN_RESULTS = {"epochs": list, "error": float, "top1": float, "top5": float, "loss": float}
 
 
 class RunFolder:
@@ -144,7 +147,7 @@ class RunFolder:
 
     def begin(self, recipe: Recipe, name: str) -> None:
         """Create the folder and write the recipe."""
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        create_folder(self.checkpoints)
         head = (
             f"# {name}, resolved. Train it again: python -m timm_patchup.training --recipe recipe.yaml\n"
             "# With timm's own train.py: timm-patchup path/to/train.py --recipe recipe.yaml\n"
@@ -178,6 +181,8 @@ class RunFolder:
             return check_keys(results, {"time_ratio": float}, where=str(path))
         check_keys(results, RESULTS, where=str(path))
         check_keys(results["test"], TEST_RESULTS, where=f"{path}: test")
+        if "median" in results:
+            check_keys(results["median"], MEDIAN_RESULTS, where=f"{path}: median")
         return results
 
     def copy_in(self, source: Path, name: str) -> None:
@@ -187,6 +192,14 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         write_whole(self.path / name, text)
+
+
+def median_of(rows: Sequence[EpochRow], count: int) -> dict[str, Any]:
+    """Return the median of each metric over the last ``count`` epochs, all of which were tested, and their numbers."""
+    last = rows[-count:]
+    names = ("error", "top1", "top5", "loss")
+    medians = {name: statistics.median(cast(float, row[f"val_{name}"]) for row in last) for name in names}
+    return {"epochs": [row["epoch"] for row in last], **medians}
 
 
 def parse_summary(text: str) -> list[EpochRow]:

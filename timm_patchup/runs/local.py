@@ -7,6 +7,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ..errors import UserError
+from ..system.checked import read_json
 from ..system.files import write_whole
 from .folder import RunFolder
 
@@ -36,8 +38,8 @@ class LocalPaths:
 def recall(folder: RunFolder) -> LocalPaths:
     """Return what a run remembers; nothing if it was started on another machine or its file cannot be read."""
     try:
-        stored = json.loads((folder.checkpoints / _FILE).read_text(encoding="utf-8"))
-        paths = {name: stored.get(name) for name in ("data_dir", "pretrained_path")}
-    except (OSError, ValueError, AttributeError):
+        stored = read_json(folder.checkpoints / _FILE)
+    except UserError:
         return LocalPaths()
+    paths = {name: stored.get(name) for name in ("data_dir", "pretrained_path")}
     return LocalPaths(**{name: path for name, path in paths.items() if isinstance(path, str) and Path(path).exists()})

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from accelerate import Accelerator
 
-from ..errors import OtherProcessFailed
+from ..errors import OtherProcessFailed, UserError
 
 Result = TypeVar("Result")
 
@@ -20,7 +20,8 @@ def together(accelerator: Accelerator) -> Iterator[None]:
     """Wait for all processes at the end of the block, which makes no collective calls, and fail if one has failed.
 
     Raises:
-        OtherProcessFailed: the block failed in another process; there, its own error is raised.
+        OtherProcessFailed: the block failed in another process; there, its own error is raised, and reported by the
+            first of those that have one.
     """
     failure: Exception | None = None
     try:
@@ -28,11 +29,45 @@ def together(accelerator: Accelerator) -> Iterator[None]:
     except Exception as error:
         failure = error
     flag = torch.tensor([failure is not None], dtype=torch.int32, device=accelerator.device)
-    anyone = bool(accelerator.gather(flag).any())
+    failed = accelerator.gather(flag).nonzero().flatten().tolist()
     if failure is not None:
+        if isinstance(failure, UserError):
+            failure.one_process = failed[0] == accelerator.process_index
         raise failure
-    if anyone:
+    if failed:
         raise OtherProcessFailed
+
+
+@contextmanager
+def naming_lost_processes(accelerator: Accelerator) -> Iterator[None]:
+    """Turn the error of a collective call whose other processes are gone into a line.
+
+    Raises:
+        OtherProcessFailed: another process is gone.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if accelerator.num_processes > 1 and is_lost_process(error):
+            raise OtherProcessFailed from error
+        raise
+
+
+@contextmanager
+def failing_alone(accelerator: Accelerator) -> Iterator[None]:
+    """Let the process that fails in the block report why: the others do not know."""
+    try:
+        yield
+    except UserError as error:
+        if error.one_process is None:
+            error.one_process = accelerator.num_processes > 1
+        raise
+
+
+def all_equal(accelerator: Accelerator, number: int) -> bool:
+    """Return whether all processes call this with the same number."""
+    numbers = accelerator.gather(torch.tensor([number], device=accelerator.device))
+    return bool((numbers == number).all())
 
 
 def main_first(accelerator: Accelerator, work: Callable[[], Result]) -> Result:

@@ -10,6 +10,7 @@ from types import NoneType
 from typing import Any
 
 from ..errors import UserError
+from ..evaluation.suites import SUITES
 from ..runs.folder import RunFolder, parse_summary
 from ..system.checked import check_keys, read_json
 from .definition import METRICS, Condition, Run, Study
@@ -111,6 +112,8 @@ def metrics_of(folder: RunFolder) -> dict[str, float]:
         return {"time_ratio": results["time_ratio"]}
     test = results["test"]
     found = {"test_error": test["error"], "test_nll": test["loss"], "top5_error": 100.0 - test["top5"]}
+    if "median" in results:
+        found["median_error"] = results["median"]["error"]
     if results["chosen_on"] == "validation":
         errors = {row["epoch"]: row["val_error"] for row in parse_summary(folder.summary())}
         error = errors.get(results["best_epoch"])
@@ -161,12 +164,9 @@ def _suites(run: Run, options: StudyOptions) -> dict[str, dict[str, float | None
 
 
 def _is_current(suite: str, settings: Mapping[str, Any], options: StudyOptions) -> bool:
-    """Whether an entry was measured as in this edition and call: earlier ones scaled images the other way round."""
-    if suite == "fgsm":
-        return settings.get("eps_space") == options.eps_space
-    if suite == "affine":
-        return "resampling" in settings
-    return suite != "attacks" or "foolbox" in settings.get("accuracy", "")
+    """Return whether an entry was measured as in this edition and call."""
+    known = SUITES.get(suite)
+    return known is not None and (known.is_current is None or known.is_current(settings, options.of_suites))
 
 
 def check_finished(runs: Sequence[Run], options: StudyOptions) -> None:

@@ -1,6 +1,7 @@
-"""The paper's numbers, from ``recipes/paper_results.yaml``, and the lookup for a row of a study.
+"""Published numbers, from ``recipes/paper_results.yaml``, and the lookup for a row of a study.
 
-Units are converted here, so that a table compares like with like.
+They are the paper's, or those of another source, which a table of them names. Units are converted here, so that a table
+compares like with like.
 """
 
 from dataclasses import dataclass
@@ -13,19 +14,22 @@ from ..errors import UserError
 from ..recipe.compose import recipes_dir
 from .definition import Condition, Study
 
+PAPER = "paper"
+
 
 @dataclass(frozen=True)
 class PaperNumber:
-    """A number of the paper: mean, standard deviation or None, and the label of the table."""
+    """A published number: mean, standard deviation or None, the label of the table, and whose it is."""
 
     mean: float
     std: float | None
     table: str
+    source: str = PAPER
 
 
 @cache
 def paper_tables() -> dict[str, dict[str, Any]]:
-    """Return the paper's tables by LaTeX label."""
+    """Return the tables by label: the paper's LaTeX label, or that of another source."""
     text = (recipes_dir() / "paper_results.yaml").read_text(encoding="utf-8")
     return {table["label"]: table for table in yaml.safe_load(text)}
 
@@ -60,5 +64,7 @@ def _find(study: Study, condition: Condition, setting: str, metric: str, method:
             if of_benchmark and (entry.get("method"), entry.get("setting", ""), entry["metric"]) == wanted:
                 percent = 100.0 if table["units"][metric] == "share" else 1.0
                 std = entry.get("std")
-                return PaperNumber(percent * entry["mean"], None if std is None else percent * std, label)
+                return PaperNumber(
+                    percent * entry["mean"], None if std is None else percent * std, label, table.get("source", PAPER)
+                )
     return None

@@ -9,6 +9,7 @@ from ..system.files import replacing
 from ..system.markdown import escape
 from .collect import StudyRow
 from .definition import Study
+from .paper import PAPER, paper_tables
 
 _DIGITS = {"%": 2, "sum of %": 1, "nats": 3, "x": 2, "magnitude": 4, "radians": 4}
 _PLACE = ("benchmark", "method", "setting")
@@ -42,8 +43,9 @@ def markdown(study: Study, rows: Sequence[StudyRow], *, command: str, failed: Se
     lines += table(rows)
     lines += ["", "Ours: mean ± sample standard deviation over seeds."]
     if study.paper:
-        lines[-1] += " Difference: ours - paper."
-        lines += [f"Paper: {', '.join(study.paper)}; `-` if it has no number."]
+        source, where = _source(rows), ", ".join(map(_address, study.paper))
+        lines[-1] += f" Difference: ours - {source}."
+        lines += [f"{source[0].upper()}{source[1:]}: {where}; `-` if it has no number."]
     if failed:
         lines += ["", "Failed runs, not in the table:", "", *(f"- {name}: see logs/{name}.log" for name in failed)]
     return "\n".join(lines) + "\n"
@@ -63,7 +65,7 @@ def table(rows: Sequence[StudyRow]) -> list[str]:
 
 
 def _with_paper(rows: Sequence[StudyRow]) -> list[tuple[str, ...]]:
-    lines: list[tuple[str, ...]] = [(*_PLACE, "metric", "seeds", "ours", "paper", "difference")]
+    lines: list[tuple[str, ...]] = [(*_PLACE, "metric", "seeds", "ours", _source(rows), "difference")]
     for row in rows:
         digits = _DIGITS[row.unit]
         paper = "-" if row.paper is None else number(row.paper.mean, row.paper.std, digits)
@@ -82,6 +84,17 @@ def _side_by_side(rows: Sequence[StudyRow]) -> list[tuple[str, ...]]:
         first = next(iter(own.values()))
         lines.append((*place, _seeds(first), *(_ours(own[metric]) if metric in own else "-" for metric in metrics)))
     return lines
+
+
+def _source(rows: Sequence[StudyRow]) -> str:
+    """Return whose numbers ours are compared with: the paper's, or those of another source."""
+    return " and ".join(dict.fromkeys(row.paper.source for row in rows if row.paper is not None)) or PAPER
+
+
+def _address(label: str) -> str:
+    """Return the label of a published table, with its address if it is not the paper's."""
+    address = paper_tables().get(label, {}).get("url")
+    return label if address is None else f"{label} ({address})"
 
 
 def _place(row: StudyRow) -> tuple[str, ...]:
@@ -126,7 +139,7 @@ def plot(study: Study, rows: Sequence[StudyRow], path: Path) -> None:
     height = 1.2 + 0.3 * max(len(panel) for panel in panels)
     figure = Figure(figsize=(1.5 + 4.5 * len(panels), height), layout="constrained")
     for axes, panel, benchmark in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, benchmarks):
-        for offset, label, colour in ((-0.12, "ours", "C0"), (0.12, "paper", "C1")):
+        for offset, label, colour in ((-0.12, "ours", "C0"), (0.12, _source(rows), "C1")):
             points = [(i + offset, *_mean_std(row, label)) for i, row in enumerate(panel)]
             points = [point for point in points if point[1] is not None]
             if points:

@@ -15,6 +15,8 @@ from pathlib import Path
 from ..errors import UserError, one_line
 
 PARTIAL = ".partial-"
+# Also for folders in which files may be created, but which may not be listed.
+_NO_FOLDER_SYNC = (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM)
 
 
 @contextmanager
@@ -33,20 +35,33 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file, text as UTF-8, so that a reader never sees a part of it; its folder is created if needed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    create_folder(path.parent)
     with replacing(path) as partial:
         partial.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
+def create_folder(path: Path) -> None:
+    """Create a folder and those above it unless they exist, and wait until their names are on the disk."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        flush_to_disk(folder.parent)
+
+
 def flush_to_disk(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    if path.is_dir() and os.name == "nt":  # Windows has no handles of folders
+    """Wait until a file, or the names in a folder, are on the disk; some file systems cannot do this for folders."""
+    is_folder = path.is_dir()
+    if is_folder and os.name == "nt":  # Windows has no handles of folders
         return
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        handle = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        if not is_folder or error.errno not in _NO_FOLDER_SYNC:
+            raise
 
 
 def refuse_unusable_folder(path: Path, *, called: str = "output") -> None:
@@ -64,7 +79,7 @@ def refuse_unusable_folder(path: Path, *, called: str = "output") -> None:
 def make_folder(path: Path, *, called: str = "output") -> None:
     """Create a folder unless it exists; raise UserError if that is not possible."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        create_folder(path)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise

@@ -163,7 +163,7 @@ def model_problems(recipe: Recipe) -> list[str]:
     try:
         build_mixer(recipe, model).detach()
     except SiteError as error:
-        problems.append(f"mix {recipe.mix_name}: {error.for_flag('--mix-sites')}")
+        problems.append(f"mix {recipe.mix_name}: {error.for_caller('mix_sites')}")
     except (TypeError, ValueError) as error:
         problems.append(f"mix {recipe.mix_name}: {error}")
     return problems + _size_problems(recipe, model)

@@ -17,12 +17,12 @@ from accelerate import Accelerator
 
 from ..data.batches import EvaluationBatches
 from ..data.loader import Data, ImageLoader, evaluation_loader, training_loader
-from ..errors import NonFinite, RunError, Stopped
+from ..errors import CheckpointError, NonFinite, NoResult, Stopped
 from ..recipe import Recipe
 from ..runs.checkpoint import Checkpoint, Checkpoints
 from ..runs.confusion import MAX_CLASSES, Confusion, plot_confusion
 from ..runs.curves import plot_curves
-from ..runs.folder import EpochRow, RunFolder
+from ..runs.folder import EpochRow, RunFolder, median_of
 from ..runs.metrics import Metrics, evaluate
 from ..runs.together import together
 from ..system.signals import holding_back
@@ -156,7 +156,8 @@ class Trainer:
         last = number == self.num_epochs
         if recipe.val_augment:
             cast(EvaluationBatches, self.val_loader.batches).begin(position.epoch)
-        metrics = self._evaluate(self.val_loader) if number % recipe.val_interval == 0 or last else None
+        always = number > self.num_epochs - (recipe.test_median or 1)
+        metrics = self._evaluate(self.val_loader) if number % recipe.val_interval == 0 or always else None
         row: EpochRow = {
             "epoch": number,
             "lr": lr,
@@ -235,21 +236,28 @@ class Trainer:
         """Test the best model once and write the results.
 
         Raises:
-            RunError: the test loss is not finite.
+            CheckpointError: the best weights were damaged or removed, and their copy, too.
+            NoResult: the test loss is not finite.
         """
         best_file = self.position.best_file
         assert best_file is not None
+        with self._main_writes() as is_main:
+            if is_main:
+                for line in self.checkpoints.repair_best(self.folder.path / "model.safetensors"):
+                    self.progress.print_main(f"note: {line}")
         with together(self.accelerator):
-            self.learner.evaluated_model.load_state_dict(self.checkpoints.load_best(best_file))
+            try:
+                weights = self.checkpoints.load_best(best_file)
+            except CheckpointError as error:
+                raise CheckpointError(f"{error}: resume the run (--resume) from an older checkpoint") from error
+            self.learner.evaluated_model.load_state_dict(weights)
         rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
         recipe, device = self.recipe, self.accelerator.device
         loader = evaluation_loader(self.data.test, recipe, rank=rank, world_size=world_size, device=device)
         confusion = Confusion(recipe.num_classes, device) if recipe.num_classes <= MAX_CLASSES else None
         metrics = self._evaluate(loader, confusion)
         if not isfinite(metrics.loss):
-            raise RunError(
-                f"the test loss is {metrics.loss}, so there is no result: start again with a lower lr or without amp"
-            )
+            raise NoResult(metrics.loss)
         chosen_on = "validation" if self.data.held_out else "nothing: the last epoch"
         results: dict[str, Any] = {
             "test": {"error": metrics.error, **asdict(metrics)},
@@ -263,6 +271,8 @@ class Trainer:
             "class_names": None if self.data.class_names is None else list(self.data.class_names),
             "confusion": None if confusion is None else confusion.total(self.accelerator),
         }
+        if recipe.test_median is not None:
+            results["median"] = median_of(self.position.rows, recipe.test_median)
         with self._main_writes() as is_main:
             if is_main:
                 self.folder.copy_in(self.checkpoints.folder / best_file, "model.safetensors")

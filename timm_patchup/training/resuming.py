@@ -1,0 +1,87 @@
+"""What it takes to resume a run: its own recipe, the refusal of another one, and the newest intact checkpoint."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import CheckpointError, UserError
+from ..recipe import Recipe
+from ..recipe.override import override
+from ..recipe.stored import stored_recipe
+from ..runs.checkpoint import Checkpoint, load_checkpoint
+from ..runs.folder import RunFolder
+from ..runs.local import LocalPaths
+from ..runs.together import all_equal, together
+from .loop import Trainer
+
+
+def own_recipe(folder: RunFolder, local: LocalPaths, overrides: Mapping[str, Any]) -> Recipe:
+    """Return the recipe of a run to resume, with the paths that it remembers and the keys that were given."""
+    own = folder.recipe()
+    if (mix := overrides.get("mix", own.mix)) != own.mix:  # its settings would not fit the run's method
+        raise UserError(_other_than(folder, "mix", own.mix, mix))
+    if own.pretrained_path is not None and local.pretrained_path is not None:
+        own = replace(own, pretrained_path=local.pretrained_path)
+    return Recipe.from_dict(override(own.to_dict(), dict(overrides))) if overrides else own
+
+
+def check_same(folder: RunFolder, recipe: Recipe) -> None:
+    """Raise UserError unless a resolved recipe agrees with that of the run."""
+    differences = recipe.differences(folder.recipe())
+    if differences:
+        raise UserError([_other_than(folder, name, own, given) for name, (given, own) in differences.items()])
+
+
+def _other_than(folder: RunFolder, name: str, own: Any, given: Any) -> str:
+    return f"{folder.path} was started with {name} {own!r}, got {given!r}: a resumed run keeps its recipe"
+
+
+def restore(trainer: Trainer, folder: RunFolder, path: Path | None) -> None:
+    """Restore the named checkpoint, or the newest intact one; without any, start at the beginning."""
+    print_main, accelerator = trainer.accelerator.print, trainer.accelerator
+    with together(accelerator):
+        if accelerator.is_main_process:
+            for line in trainer.checkpoints.repair_best(folder.path / "model.safetensors"):
+                print_main(f"note: {line}")
+    checkpoint: Checkpoint | None = None
+    with together(accelerator):  # all have read what is about to be moved
+        checkpoint = _read_checkpoint(trainer, folder, path)
+    if not all_equal(accelerator, -1 if checkpoint is None else checkpoint.state["position"]["total"]):
+        raise CheckpointError(
+            f"the processes read different checkpoints of {folder.path}: it must be on a file system that all of them "
+            f"share; if it is, repeat the call"
+        )
+    with together(accelerator):
+        if accelerator.is_main_process:
+            trainer.checkpoints.set_aside_after(checkpoint.path if checkpoint else None)
+    if checkpoint is None:
+        print_main("no checkpoint to resume from: starting at the beginning")
+        return
+    with together(accelerator):
+        notes = trainer.restore(checkpoint)
+    for note in notes:
+        print_main(f"note: {note}")
+    position = trainer.position
+    print_main(f"resumed from {checkpoint.path.name}: epoch {position.epoch + 1}, update {position.update}")
+
+
+def _read_checkpoint(trainer: Trainer, folder: RunFolder, path: Path | None) -> Checkpoint | None:
+    """Return the named checkpoint, or the newest intact one, None if there is none.
+
+    Raises:
+        CheckpointError: it is damaged, or has another recipe than the run.
+        UserError: it was trained on other data.
+    """
+    if path is not None:
+        checkpoint: Checkpoint | None = load_checkpoint(path)
+    else:
+        checkpoint, damaged = trainer.checkpoints.newest()
+        for line in damaged:
+            trainer.accelerator.print(f"note: {line}; using the one before it")
+    if checkpoint is not None:
+        if stored_recipe(checkpoint.state["recipe"]).differences(trainer.recipe):
+            raise CheckpointError(f"{checkpoint.path.name} has another recipe than {folder.path}/recipe.yaml")
+        if checkpoint.state["data"] != trainer.data.fingerprint:
+            raise UserError("the data differs from that of the run: give the data_dir (--data-dir) it was started with")
+    return checkpoint
