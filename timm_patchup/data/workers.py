@@ -39,8 +39,8 @@ class SharedBuffers:
     """Memory that a loader process shares with its parent, used in turn for its batches.
 
     Fresh shared memory comes from the system page by page, which takes a tenth of the time of decoding. A loader has at
-    most ``PREFETCH`` batches of a process on the way, and its parent is done with one when it asks for the next: with two
-    buffers more than that, none is written while it is read.
+    most ``PREFETCH`` batches of a process on the way, and its parent is done with one when it asks for the next: with
+    two buffers more than that, none is written while it is read.
     """
 
     def __init__(self, count: int = PREFETCH + 2) -> None:
