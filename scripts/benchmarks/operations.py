@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from timm_patchup.core.compiling import indices_of_graph, mask_of_graph
 from timm_patchup.core.functional import grow_blocks, kept_fraction, like_memory, seed_rate
 from timm_patchup.core.sampling import bernoulli, beta
 
@@ -41,5 +42,5 @@ def patchup(x: Tensor, mode: str, generator: torch.Generator, mix: Callable[...,
     changed = like_memory(grow_blocks(bernoulli((1, *x.shape[1:]), rate, generator, x.device), BLOCK), x)
     kept_fraction(changed)
     lam = torch.full((), beta(ALPHA, generator)) if mode == "soft" else None
-    partner = torch.randperm(len(x), generator=generator)
-    return mix(x, changed, partner, lam=lam, inverse=partner.argsort())
+    partner, inverse = indices_of_graph(torch.randperm(len(x), generator=generator))
+    return mix(x, mask_of_graph(changed), partner, lam=lam, inverse=inverse)

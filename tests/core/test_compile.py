@@ -1,6 +1,7 @@
 """A compiled model with a mixer: one graph per site, the gradients of the eager model, and no silent skip."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import timm
@@ -97,6 +98,26 @@ def test_inductor_step_equals_eager_step(mode: str) -> None:
             mixed, target = mixer(x, y)
             mixer.loss(run(mixed), target).backward()
         assert_same(grads(model), grads(twin), rtol=1e-4, atol=1e-5)
+
+
+def test_inputs_of_graphs_are_what_inductor_makes_vectors_of() -> None:
+    """See core/compiling.py; that results are the same is tested everywhere else."""
+    torch._dynamo.reset()
+    model = make_model()
+    mix = PatchUp(model, prob=1.0, sites=HIDDEN)
+    inputs: list[torch.Tensor] = []
+
+    def remember(graph: torch.fx.GraphModule, example: list[torch.Tensor]) -> Callable[..., object]:
+        inputs.extend(example)
+        return graph.forward
+
+    x, y = next(batches(1))
+    mixed, target = draw_at(mix, "stem", x, y)
+    mix.loss(torch.compile(model, backend=remember, fullgraph=True)(mixed), target)
+    masks = [tensor for tensor in inputs if tuple(tensor.shape) == tuple(mix.draw.changed.shape)]
+    indices = [tensor for tensor in inputs if tensor.dtype is torch.int64 and tensor.shape == (len(x),)]
+    assert [tensor.dtype for tensor in masks] == [torch.uint8]
+    assert [tensor.stride() for tensor in indices] == [(2,), (2,)]
 
 
 def test_compile_with_gradient_checkpointing_makes_one_whole_graph_per_site() -> None:

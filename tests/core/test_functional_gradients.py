@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.support.expectations import expected_features
-from timm_patchup.core.functional import mix_features
+from timm_patchup.core.compiling import indices_of_graph, mask_of_graph
+from timm_patchup.core.functional import erase_features, mix_features
 
 from .functional_cases import BRANCHES, LAMS, SEEDS, SIDES, in_branch, make_batch, plain_mix
 
@@ -76,10 +77,13 @@ def test_nothing_is_saved_but_the_mask_and_the_indices(lam: float | None, channe
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("lam", [None, 0.25])
 @pytest.mark.parametrize("masks", [1, 3])
-def test_compiled_is_the_papers(masks: int, lam: float | None, backend: str) -> None:
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_compiled_is_the_papers(as_bytes: bool, masks: int, lam: float | None, backend: str) -> None:
     torch._dynamo.reset()
     x, changed, partner = make_batch(9, (3, 2, 3, 4), masks=masks)
     weight = None if lam is None else torch.tensor(lam)
+    mask = mask_of_graph(changed) if as_bytes else changed
+    own_partner, inverse = indices_of_graph(partner)
     graphs: list[str] = []
 
     def remember(graph: torch.fx.GraphModule, example: list[Tensor]) -> Callable[..., object]:
@@ -88,7 +92,7 @@ def test_compiled_is_the_papers(masks: int, lam: float | None, backend: str) -> 
 
     @torch.compile(backend=remember, fullgraph=True)
     def operation(features: Tensor, lam: Tensor | None) -> Tensor:
-        return mix_features(features, changed, partner, lam=lam)
+        return mix_features(features, mask, own_partner, lam=lam, inverse=inverse)
 
     leaf, upstream = x.clone().requires_grad_(), torch.randn_like(x)
     mixed = operation(leaf, weight)
@@ -139,3 +143,17 @@ def test_vmap_takes_a_mask_for_each_but_one_partner_for_all() -> None:
         assert torch.equal(one, plain_mix(x, mask, partner, None))
     with pytest.raises(NotImplementedError, match="map over x and changed; partner and lam are for all"):
         torch.func.vmap(mix_features, in_dims=(None, None, 0))(x, changed, torch.stack([partner, partner]))
+
+
+@pytest.mark.parametrize("lam", [None, 0.25])
+@pytest.mark.parametrize("masks", [1, 3])
+def test_a_mask_of_bytes_is_the_same_mask(masks: int, lam: float | None) -> None:
+    x, changed, partner = make_batch(12, (3, 2, 3, 4), masks=masks)
+    scale = torch.tensor(1.5)
+    mixed = mix_features(x, mask_of_graph(changed), partner, lam=lam)
+    assert torch.equal(mixed, mix_features(x, changed, partner, lam=lam))
+    erased = erase_features(x, mask_of_graph(changed), scale=scale)
+    assert torch.equal(erased, erase_features(x, changed, scale=scale))
+    compiled = torch.compile(erase_features, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(x, mask_of_graph(changed), scale=scale), erased)
+    assert mask_of_graph(changed).data_ptr() == changed.data_ptr(), "no copy"

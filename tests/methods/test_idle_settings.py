@@ -23,7 +23,7 @@ CASES: dict[tuple[str, str], tuple[dict[str, Any], Any, str, dict[str, Any]]] = 
         for method in ("hard_patchup", "soft_patchup")
     },
 }
-EACH = pytest.mark.parametrize(("method", "name"), CASES, ids=".".join)
+EACH = pytest.mark.parametrize(("method", "name"), CASES)
 
 
 def keys(method: str, **settings: Any) -> dict[str, Any]:

@@ -48,10 +48,19 @@ def test_what_the_paper_plots_as_lines_has_a_line_per_method(
         lines = [axes for axes in panels[file] if count and axes.lines]
         assert len(lines) == count
         for axes in lines:
-            legend = axes.get_legend()
-            assert legend is not None
+            (legend,) = axes.figure.legends
             assert [text.get_text() for text in legend.get_texts()] == methods
+            assert len(axes.containers) == len(methods)
             part = next(part for part in study.evaluation if part.lines)
             assert axes.get_xlabel() == part.lines
             assert axes.get_ylabel().startswith(part.metric.replace("_", " "))
             assert len(axes.containers[0][0].get_xdata()) == len(part.values)
+
+
+def test_a_study_that_has_just_begun_is_plotted(tmp_path: Path) -> None:
+    study, options = load_study("fgsm"), StudyOptions(tmp_path)
+    rows = collect(study, 1, options)
+    assert plot_study(study, rows, tmp_path) == ["results.png"]
+    empty = (tmp_path / "results.png").stat().st_size
+    plot_study(study, [*rows[:-1], replace(rows[-1], values=(50.0,))], tmp_path)
+    assert (tmp_path / "results.png").stat().st_size > empty > 1000

@@ -79,8 +79,14 @@ def test_other_methods_are_refused_on_resume(tmp_path: Path) -> None:
     both = ["--mix", "cutmix", "mixup"]
     assert train_here(*SHORT, "--output", tmp_path, "--experiment", "a", *both).code == 0
     (tmp_path / "a" / "results.json").unlink()
-    for other, key in ((["--mix-weights", 2, 1], "mix_weights"), (["--mix-alpha", 0.5], "mix_settings")):
+    for other, lines in (
+        (["--mix-weights", 2, 1], ["mix_weights [1.0, 1.0], got [2.0, 1.0]"]),
+        (["--mix-settings", "cutmix.alpha=0.5"], ["mix_settings cutmix.alpha 1.0, got 0.5"]),
+        (["--mix-prob", 0.5], ["mix_settings cutmix.prob 0.4, got 0.5", "mix_settings mixup.prob 1.0, got 0.5"]),
+        (["--mix", "cutmix", "--mix-alpha", 0.5], ["mix ['cutmix', 'mixup'], got 'cutmix'"]),
+    ):
         ended = train_here("--resume", tmp_path / "a", "--threads", 1, *both, *other)
         assert ended.code == 2
-        assert f"was started with {key} " in ended.err
+        assert len(ended.err.splitlines()) == len(lines), "the settings that differ, and no others"
+        assert all(f"was started with {line}: a resumed run keeps its recipe" in ended.err for line in lines), ended.err
     assert train_here("--resume", tmp_path / "a", "--threads", 1, *both).code == 0

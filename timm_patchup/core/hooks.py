@@ -8,13 +8,12 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
+from .compiling import OwnForward, allow_graphs, indices_of_graph, mask_of_graph
 from .draw import Draw, Erase, Mix
 from .functional import erase_features, like_memory, mix_features
 from .layout import by_sample, features_in, with_features
 from .method import INPUT
 from .sites import Site, site_module
-
-_GRAPHS_PER_KIND = 8  # Dynamo's default for a function
 
 
 class Armed:
@@ -54,8 +53,7 @@ class Armed:
         if not isinstance(change, (Mix, Erase)):
             raise TypeError(f"{type(change).__name__} acts on images: inside a model a change is a Mix or an Erase")
         self.changed = _masks(draw, images, alike=alike)
-        self.partner = draw.partner
-        self.inverse = draw.partner.argsort()
+        self.partner, self.inverse = indices_of_graph(draw.partner)
         # As a tensor, lam is an input of a compiled graph; as a number it would be a new graph for each batch.
         lam = change.lam if isinstance(change.lam, Tensor) else torch.full((), change.lam, device=draw.partner.device)
         self.lam = None if draw.swaps and not alike else lam
@@ -87,7 +85,7 @@ def _masks(draw: Draw, images: Tensor, *, alike: bool = False) -> tuple[Tensor, 
     A mask that got it inside a compiled graph would be fused into the loop over the features, and read across its rows.
     """
     masks = zip(draw.masks(alike=alike), draw.layouts)
-    return tuple(like_memory(mask, images) if layout.nchw else mask for mask, layout in masks)
+    return tuple(mask_of_graph(like_memory(mask, images) if layout.nchw else mask) for mask, layout in masks)
 
 
 class SiteHook:
@@ -153,22 +151,6 @@ class EndHook(SiteHook):
             armed.ran = True
 
 
-class OwnForward:
-    """Gives a module a ``forward`` of its own, the same as its class's, so that torch.compile can tell it apart.
-
-    Dynamo keeps its graphs per class and does not guard on the absence of hooks: a graph that was made for a model
-    without a mixer would also run for one with, and no hook would fire. A module's own ``forward`` it does guard on.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        self.forward = vars(module).setdefault("forward", module.forward)
-
-    def remove(self) -> None:
-        if vars(self.module).get("forward") == self.forward:
-            del vars(self.module)["forward"]
-
-
 class Handle(Protocol):
     """What is attached to a model, and can be taken off."""
 
@@ -192,19 +174,8 @@ def attach(model: nn.Module, sites: list[Site], armed: Armed) -> list[Handle]:
             handles += [OwnForward(module), module.register_forward_hook(SiteHook(armed, site.name))]
     if handles:
         handles.append(model.register_forward_hook(EndHook(armed, "")))
-        _allow_graphs(1 + sum(bool(site.module_name) for site in sites))
+        allow_graphs(1 + sum(bool(site.module_name) for site in sites))
     return handles
-
-
-def _allow_graphs(kinds: int) -> None:
-    """Let Dynamo make as many graphs of each kind, a site or none, as it makes of a model without hooks.
-
-    Beyond its limit it runs a model uncompiled, which is slow and easily missed: the default of 8 is reached by one
-    model with three sites, train and eval mode and two sizes of image.
-    """
-    config = torch._dynamo.config
-    name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"  # its name before torch 2.6
-    setattr(config, name, max(getattr(config, name), _GRAPHS_PER_KIND * kinds))
 
 
 def refuse_wrapped(model: nn.Module) -> None:

@@ -137,7 +137,7 @@ class Method(Checked):
 
         Masks are bool, (1 or B, 1 or C, H, W), or (1, 1, 1, 1) for everything, made on ``place.device``.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define change(self, place): it returns a Mix or Erase")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,9 +65,9 @@ class Schedule(Checked):
 def _without_effect(method: Method, name: str) -> list[str]:
     """Return why a setting has no effect, in any of several methods."""
     problems = []
-    for member in method.members:
+    for member in (one for one in method.members if name in settings_of(type(one))):
         try:
-            replace(member, **({name: 0.0} if name in settings_of(type(member)) else {}))
+            replace(member, **{name: 0.0})
         except NoEffect as error:
             problems += error.problems
     return problems

@@ -16,7 +16,7 @@ from .draws import Draws, seed_everything
 # Weights of red, green and blue in Pillow's grey.
 _GREY = (0.299, 0.587, 0.114)
 # Values that a CPU core works on at once, so that they stay in its cache between the steps.
-_IN_CACHE = 2**18
+_IN_CACHE = 2**19
 # Buffers that wait for the next batch; one is enough unless the last batch is held while the next one is made.
 _IDLE = 2
 

@@ -185,11 +185,9 @@ def check_finished(runs: Sequence[Run], options: StudyOptions) -> None:
         except UserError as error:
             problems += [f"{run.name}: {problem}; remove the folder to run it again" for problem in error.problems]
             continue
-        flat, other = mine.to_dict(), theirs.to_dict()
         problems += [
-            f"{run.name} was run with {name} {other.get(name)!r}, got {flat.get(name)!r}: use the same settings, or "
-            f"another output"
-            for name in mine.differences(theirs)
+            f"{run.name} was run with {name} {other!r}, got {own!r}: use the same settings, or another output"
+            for name, (own, other) in mine.differences(theirs).items()
         ]
     if problems:
         shown = problems[:5]

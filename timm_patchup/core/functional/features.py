@@ -28,8 +28,8 @@ def mix_features(
 
     Args:
         x: (B, ...), features.
-        changed: bool, (1, ...) for one mask per batch or (B, ...) for one per sample; broadcasts against ``x``. Or
-            float in [0, 1]: how much of each feature is altered.
+        changed: bool, or uint8 of 0 and 1, (1, ...) for one mask per batch or (B, ...) for one per sample; broadcasts
+            against ``x``. Or float in [0, 1]: how much of each feature is altered.
         partner: int64, (B,), a permutation: ``partner[i]`` is the sample that sample ``i`` is mixed with.
         lam: a number or a tensor in [0, 1], 0-d or (B,) for one per sample; None or the number 0 swaps.
         inverse: int64, (B,), the inverse of ``partner``; computed if not given.
@@ -51,7 +51,7 @@ def mix_features(
         lam = lam.reshape(-1, *(1,) * (x.ndim - 1))
     if torch.compiler.is_compiling():
         return _MixInGraph.apply(x, like_memory(changed, x), partner, inverse, lam)
-    return _Mix.apply(x, changed, partner, inverse, lam)
+    return _Mix.apply(x, _without_bytes(changed), partner, inverse, lam)
 
 
 def erase_features(x: Tensor, changed: Tensor, *, scale: Tensor) -> Tensor:
@@ -63,17 +63,18 @@ def erase_features(x: Tensor, changed: Tensor, *, scale: Tensor) -> Tensor:
 
     Args:
         x: (B, ...), features.
-        changed: bool, (1, ...) for one mask per batch or (B, ...) for one per sample; broadcasts against ``x``. Or
-            float in [0, 1]: how much of each feature is altered.
+        changed: bool, or uint8 of 0 and 1, (1, ...) for one mask per batch or (B, ...) for one per sample; broadcasts
+            against ``x``. Or float in [0, 1]: how much of each feature is altered.
         scale: float, 0-d: 1 only erases, 1 / p_u keeps the expected sum of the features.
 
     Returns:
         The shape of ``x``: 0 where changed, else ``scale * x``.
     """
+    if not torch.compiler.is_compiling():
+        changed = _without_bytes(changed)
     if changed.dtype is torch.bool and changed.shape == x.shape:  # the weights would be as large as the features
         return (x * scale.to(x.dtype)).masked_fill(changed, 0.0)
-    kept = 1 - changed.to(x.dtype) if changed.is_floating_point() else changed.logical_not().to(x.dtype)
-    return x * (kept * scale.to(x.dtype))
+    return x * ((1 - changed.to(x.dtype)) * scale.to(x.dtype))
 
 
 class _MixInGraph(torch.autograd.Function):
@@ -147,7 +148,8 @@ def _blend(x: Tensor, changed: Tensor, partner: Tensor, lam: Tensor | None) -> T
         return torch.lerp(own, other, _partner_weight(changed, lam, x.dtype))
     if lam is not None:
         other = torch.lerp(other, own, lam.to(x.dtype))
-    return torch.where(changed, other, own)
+    # Inductor makes vectors of bytes if they are compared as floats.
+    return torch.where(changed if changed.dtype is torch.bool else changed.to(x.dtype) != 0, other, own)
 
 
 def _blend_on_cpu(x: Tensor, changed: Tensor, partner: Tensor, lam: Tensor | None) -> Tensor:
@@ -183,6 +185,11 @@ def _along_cycles(partner: list[int]) -> Iterator[tuple[int, int]]:
 def _partner_weight(changed: Tensor, lam: Tensor | None, dtype: torch.dtype) -> Tensor:
     weight = changed.to(dtype)
     return weight if lam is None else weight * (1 - lam).to(dtype)
+
+
+def _without_bytes(changed: Tensor) -> Tensor:
+    """Return a mask of bytes, which is one for graphs, as bool."""
+    return changed.view(torch.bool) if changed.dtype is torch.uint8 else changed
 
 
 def like_memory(changed: Tensor, x: Tensor) -> Tensor:
