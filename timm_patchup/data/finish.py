@@ -50,7 +50,8 @@ class Finish:
 
         Random erasing moves the global generators.
         """
-        pixels = pixels.to(self.device, non_blocking=True)
+        # Memory that is not pinned belongs to a loader process, which uses it again: there the copy is waited for.
+        pixels = pixels.to(self.device, non_blocking=pixels.is_pinned())
         jitter, shift, seeds = draws or Draws()
         on_cpu = self.device.type == "cpu"
         images = self._buffers.empty(pixels.shape) if on_cpu else torch.empty(pixels.shape, device=self.device)
