@@ -32,6 +32,8 @@ OPTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "mixup_per_sample": (["mixup"], {"lam": "sample"}),
     "manifold_mixup_per_sample": (["manifold_mixup"], {"lam": "sample"}),
     "soft_patchup_per_sample": (["soft_patchup"], {"lam": "sample", "mask": "sample"}),
+    "hard_patchup_per_sample": (["hard_patchup"], {"mask": "sample"}),
+    "hard_patchup_exact_coverage": (["hard_patchup"], {"coverage": "exact"}),
     "one_of_per_sample": (["manifold_mixup", "hard_patchup"], {"lam": "sample"}),
 }
 # One site per batch, as all others; test_dropblock.py has its own tests of several.

@@ -15,11 +15,18 @@ from timm_patchup.recipe import load_recipe
 SHORT = ["--limit", 40, "--batch-size", 16, "--epochs", 2, "--threads", 1, "--grad-accum-steps", 2, "--model-ema"]
 SHORT += ["--checkpoint-steps", 1, "--checkpoint-hist", 9]
 
-
+VIT = {"img_size": 32, "patch_size": 8, "depth": 4, "embed_dim": 24, "num_heads": 2}
+# What only a recipe can state; test_aug_splits.py and test_outside.py have splits and methods from outside.
 MORE: dict[str, dict[str, Any]] = {
     "off": {"mix": "cutmix", "mixup_off_epoch": 1},
     "rising": {"mix": "hard_patchup", "mixup_warmup_epochs": 2, "mixup_warmup": ["prob", "gamma"]},
     "several": {"mix": ["dropblock", "cutmix"], "mixup_warmup_epochs": 1, "mixup_warmup": ["drop_prob"]},
+    "tokens": {
+        "mix": ["soft_patchup", "cutmix"],
+        "mix_block_size": 2,
+        "model": "vit_tiny_patch16_224",
+        "model_kwargs": VIT,
+    },
     "unmixed_too": {"mix": "puzzle_mix", "mix_clean_lam": 0.5},
 }
 
