@@ -1,83 +1,190 @@
 """The rows of the table in recipes/protocols/README.md: the paper, the authors' code, and ours, read from the recipes.
 
 ``update_tables.py`` writes it. A row is a point, what the paper states, what the authors' code does, and a function of
-the recipes for what is done here.
+the recipes for what is done here. ``SHOWN`` has all values that were read, so that a test can see what is left out.
 """
 
+from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from timm_patchup.core.functional import expected_coverage, seed_rate
-from timm_patchup.recipe import load_recipe
+from timm_patchup.core.settings import settings_of
+from timm_patchup.recipe import Recipe, load_recipe
+from timm_patchup.study import load_study
+
+# The benchmarks of the paper's tables, with what each is known as.
+STUDIES = ("cifar", "svhn", "tiny_imagenet", "imagenet")
+BENCHMARKS = list(dict.fromkeys(one.benchmark for study in STUDIES for one in load_study(study).conditions))
+DATA = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "svhn": "SVHN",
+    "tiny_imagenet": "Tiny-ImageNet",
+    "imagenet": "ImageNet",
+}
+NETS = {
+    "preactresnet18": "PreActResNet18",
+    "preactresnet34": "PreActResNet34",
+    "wrn28_10": "WRN",
+    "resnet101": "ResNet101",
+    "resnet152": "ResNet152",
+    "imagenet": "ResNet50",
+}
+SHOWN: set[tuple[str, str, str]] = set()  # method, key and value, as ``text`` gives it
 
 
-def of(recipe: str, key: str) -> Any:
-    """Return a key of a recipe, as a table shows it."""
-    value = load_recipe(recipe).to_dict()[key]
-    return " ".join(map(str, value)) if isinstance(value, list) else value
+def text(value: Any) -> str:
+    """Return a value as the table shows it."""
+    if isinstance(value, dict):
+        return " ".join(f"{key} {text(one)}" for key, one in value.items()) or "-"
+    if isinstance(value, list):
+        return " ".join(map(text, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def each(key: str, **recipes: str) -> str:
-    """Return a key of several recipes, by short names."""
-    return ", ".join(f"{name.replace('_', ' ')} {of(recipe, key)}" for name, recipe in recipes.items())
+@cache
+def recipe(benchmark: str, method: str) -> dict[str, Any]:
+    return load_recipe(f"{benchmark}_{method}").to_dict()
+
+
+def ours(key: str, method: str = "none") -> str:
+    """Return a key of a method's recipes: one value, or those by dataset or by net, and exceptions if there are any.
+
+    A benchmark in which the key has no effect is left out.
+    """
+    values = {one: text(recipe(one, method)[key]) for one in BENCHMARKS if not _is_idle(key, one, method)}
+    SHOWN.update((method, key, value) for value in values.values())
+    for name in (_data, _net):
+        usual = _usual(values, name)
+        exceptions = {one: value for one, value in values.items() if value != usual[name(one)]}
+        if not exceptions:
+            break
+    return _grouped(usual | {f"{_net(one)} on {_data(one)}": value for one, value in exceptions.items()})
+
+
+def _is_idle(key: str, benchmark: str, method: str) -> bool:
+    declared = settings_of(Recipe).get(key)
+    why = declared.idle(load_recipe(f"{benchmark}_{method}")) if declared and declared.idle else None
+    return why is not None
+
+
+def _usual(values: dict[str, str], name: Callable[[str], str]) -> dict[str, str]:
+    """Return the most common value under each name."""
+    found: dict[str, list[str]] = {}
+    for one, value in values.items():
+        found.setdefault(name(one), []).append(value)
+    return {own: Counter(several).most_common(1)[0][0] for own, several in found.items()}
+
+
+def _grouped(values: dict[str, str]) -> str:
+    """Return values with the names that have each; if most have the same, that one first and the others in brackets."""
+    names: dict[str, list[str]] = {}
+    for name, value in values.items():
+        names.setdefault(value, []).append(name)
+    most = max(names, key=lambda value: len(names[value]))
+    usual = most if 2 * len(names[most]) > len(values) else None
+    others = "; ".join(f"{', '.join(own)}: {value}" for value, own in names.items() if value != usual)
+    return others if usual is None else f"{usual} ({others})" if others else usual
+
+
+def _data(benchmark: str) -> str:
+    return next(name for part, name in reversed(DATA.items()) if benchmark.startswith(part))
+
+
+def _net(benchmark: str) -> str:
+    return next(name for part, name in NETS.items() if benchmark.endswith(part))
 
 
 def dropped(size: int) -> str:
     return f"{expected_coverage(seed_rate(0.1, 7, size, size), 7, size, size):.0%} of {size} x {size}"
 
 
-HARD, SOFT = "cifar10_preactresnet18_hard_patchup", "cifar10_preactresnet18_soft_patchup"
-TINY, DROP = "tiny_imagenet_wrn28_10", "cifar100_wrn28_10_dropblock"
-PUZZLE = "tiny_imagenet_wrn28_10_puzzle_mix"
-WRN = "cifar100_wrn28_10_hard_patchup"
-SGD = "SGD, Nesterov 0.9, batches of 100, weight decay 1e-4, lr 0.1"
+HARD, SOFT, MANIFOLD, FEATURE = "hard_patchup", "soft_patchup", "manifold_mixup", "feature_cutmix"
+DROP, PUZZLE = "dropblock", "puzzle_mix"
+PUZZLE_SETTINGS = ("prob", "n_labels", "eta", "beta", "gamma", "t_eps", "block_num", "objective")
+
+
+def _same(key: str) -> str:
+    """Return "the same" if soft PatchUp has a key as hard PatchUp has it, and its own value if not."""
+    return "the same" if ours(key, SOFT) == ours(key, HARD) else ours(key, SOFT)
+
+
 ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
-    ("optimizer", SGD, "the same", lambda: f"lr {of(HARD, 'lr')}, batch {of(HARD, 'batch_size')}, as the paper"),
     (
-        "schedules",
-        "2000 epochs, x 0.1 after 500, 1000, 1500; WRN 400, after 200, 300",
+        "optimizer",
+        "SGD, Nesterov momentum 0.9, weight decay 1e-4",
         "the same",
-        lambda: each("decay_milestones", PreActResNet=HARD, WRN=WRN),
+        lambda: (
+            f"{ours('opt')}, momentum {ours('momentum')} (timm's is Nesterov's), weight decay {ours('weight_decay')}, "
+            f"filter_bias_and_bn {ours('filter_bias_and_bn')}"
+        ),
+    ),
+    ("learning rate", "0.1", "0.1", lambda: ours("lr")),
+    ("batch", "100; ImageNet as CutMix: 256", "100", lambda: ours("batch_size")),
+    (
+        "epochs",
+        "PreActResNet 2000, WRN 400, ImageNet 300; ResNet101 and 152 not stated",
+        "PreActResNet 2000, WRN 400",
+        lambda: ours("epochs"),
+    ),
+    (
+        "schedule",
+        "x 0.1 after 500, 1000, 1500; WRN after 200, 300; ImageNet as CutMix: every 75",
+        "the same",
+        lambda: (
+            f"x {ours('decay_rate')}, {ours('sched')}: after {ours('decay_milestones')}; ImageNet every "
+            f"{ours('decay_epochs')}"
+        ),
     ),
     (
         "loss",
         "cross-entropy is implied",
         "BCE on softmax",
-        lambda: f"{of(HARD, 'loss')}; `--loss bce_softmax` for theirs",
+        lambda: f"{ours('loss')}, smoothing {ours('smoothing')}; `--loss bce_softmax` for theirs",
     ),
     (
-        "hard PatchUp: prob, gamma",
-        "0.7, 0.5; ImageNet 0.6, 0.5",
-        "the same",
-        lambda: f"{of(HARD, 'mix_prob')}, {of(HARD, 'mix_gamma')}; ImageNet {of('imagenet_hard_patchup', 'mix_prob')}",
+        "hard PatchUp",
+        "prob 0.7, gamma 0.5; ImageNet prob 0.6",
+        "the same; no ImageNet",
+        lambda: f"prob {ours('mix_prob', HARD)}, gamma {ours('mix_gamma', HARD)}",
     ),
     (
-        "soft PatchUp: prob, gamma, alpha",
-        "1.0, 0.75, 2; ImageNet gamma 0.6",
-        "alpha fixed at 2",
+        "soft PatchUp",
+        "prob 1.0, gamma 0.75, alpha 2; ImageNet gamma 0.6",
+        "alpha fixed at 2; gamma 0.25 in the examples of affine tests and FGSM",
         lambda: (
-            f"{of(SOFT, 'mix_prob')}, {of(SOFT, 'mix_gamma')}, {of(SOFT, 'mix_alpha')}; ImageNet gamma "
-            f"{of('imagenet_soft_patchup', 'mix_gamma')}"
+            f"prob {ours('mix_prob', SOFT)}, gamma {ours('mix_gamma', SOFT)}, alpha {ours('mix_alpha', SOFT)}, one lam "
+            f"per {ours('mix_lam', SOFT)}"
         ),
     ),
-    ("mask of PatchUp", "not stated", "one for the batch", lambda: str(of(HARD, "mix_mask"))),
     (
-        "sites",
+        "mask of PatchUp",
+        "a rectangle at the input; not stated for whom",
+        "one for the batch",
+        lambda: (
+            f"per {ours('mix_mask', HARD)} (soft: {_same('mix_mask')}); at the input {ours('mix_input_mask', HARD)} "
+            f"(soft: {_same('mix_input_mask')})"
+        ),
+    ),
+    (
+        "rate of blocks",
+        "gamma_adj",
+        "gamma_adj, cached at the first call",
+        lambda: f"coverage {ours('mix_coverage', HARD)} (soft: {_same('mix_coverage')}), computed per map",
+    ),
+    (
+        "sites of PatchUp",
         "WRN: input, stem, stage1, stage2; others not stated",
         "input, stem, stage1",
-        lambda: each(
-            "mix_sites",
-            PreActResNet=HARD,
-            WRN=WRN,
-            ResNet101="tiny_imagenet_resnet101_hard_patchup",
-            ResNet50="imagenet_hard_patchup",
-        ),
+        lambda: f"{ours('mix_sites', HARD)}; soft: {_same('mix_sites')}",
     ),
     (
         "block size",
         "7",
         "PreActResNet 7; WRN 7 7 5 3 by site",
-        lambda: each("mix_block_size", PreActResNet=HARD, WRN=WRN, ResNet101="tiny_imagenet_resnet101_hard_patchup"),
+        lambda: f"{ours('mix_block_size', HARD)}; soft: {_same('mix_block_size')}",
     ),
     (
         "W at k = 0",
@@ -85,72 +192,99 @@ ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
         "WRN leaves W at the own target; PreActResNet as the paper",
         "as the paper",
     ),
-    ("weights of L1, L2", "1, 1", "loss_alpha scales only the own half of L1", "`objective`: both, l1 or l2"),
-    ("WRN-28-10", "cites Zagoruyko", "biases, stride in conv2, raw shortcut", lambda: str(of(WRN, "model"))),
     (
-        "PreActResNet",
-        "cites He et al.",
-        "no final norm, torch's initial weights",
-        lambda: str(of(HARD, "model_kwargs")),
+        "weights of L1, L2",
+        "1, 1",
+        "loss_alpha scales only the own half of L1",
+        lambda: f"objective {ours('mix_objective', HARD)} (soft: {_same('mix_objective')}): 1, 1",
+    ),
+    (
+        "nets",
+        "WRN cites Zagoruyko, PreActResNet He et al.",
+        "WRN: biases, stride in conv2, raw shortcut; PreActResNet: no final norm, torch's initial weights",
+        lambda: f"{ours('model')}. Arguments: {ours('model_kwargs')}",
     ),
     (
         "crop padding",
         "not stated",
         "2; Tiny-ImageNet 4",
-        lambda: each(
-            "crop_padding", CIFAR=HARD, SVHN="svhn_wrn28_10_none", Tiny_ImageNet="tiny_imagenet_wrn28_10_none"
+        lambda: ours("crop_padding"),
+    ),
+    ("flip", "not stated", "0.5, not on SVHN", lambda: ours("hflip")),
+    (
+        "normalisation",
+        "not stated",
+        "those of CIFAR; 0.5 and 0.5 on SVHN and Tiny-ImageNet",
+        lambda: f"mean {ours('mean')}. std {ours('std')}",
+    ),
+    (
+        "images of ImageNet",
+        "as CutMix: random area, jitter 0.4, lighting 0.1, centre crop 224 of 256",
+        "no code",
+        lambda: (
+            f"areas {ours('scale')}, ratios {ours('ratio')}, jitter {ours('color_jitter')}, lighting "
+            f"{ours('lighting')}, centre crop {ours('crop_pct')}"
         ),
     ),
     (
         "held out",
         "10% of the training images",
         "per class: 500, 50 or 733 of CIFAR-10, CIFAR-100, SVHN; SVHN trains on at most 7,325",
-        lambda: f"val_fraction {of(HARD, 'val_fraction')}; keys `val_per_class`, `train_at_most`",
+        lambda: f"val_fraction {ours('val_fraction')}; keys `val_per_class`, `train_at_most`",
     ),
-    ("held-out images", "not stated", "augmented", lambda: f"val_augment {of(HARD, 'val_augment')}"),
-    ("split", "not stated", "another one in every run", lambda: f"split_by_seed {of(HARD, 'split_by_seed')}"),
-    ("ties of the best epoch", "not stated", "the first", lambda: str(of(HARD, "best_tie"))),
+    ("held-out images", "not stated", "augmented", lambda: f"val_augment {ours('val_augment')}"),
+    ("split", "not stated", "another one in every run", lambda: f"split_by_seed {ours('split_by_seed')}"),
+    (
+        "tested epoch",
+        "the best on held-out images",
+        "the first of several best",
+        lambda: f"the best on held-out images, the {ours('best_tie')} of several",
+    ),
     (
         "ImageNet: tested epoch",
         "not stated",
         "no code; CutMix and Puzzle Mix report the best on the validation set",
-        lambda: f"the last; best_on_test {of('imagenet_none', 'best_on_test')}",
+        lambda: f"the last; best_on_test {ours('best_on_test')}",
     ),
     (
-        "Mixup alpha",
-        "1; Tiny-ImageNet 1 or 0.2",
-        "1.0",
-        lambda: each("mix_alpha", CIFAR="cifar10_wrn28_10_mixup", Tiny_ImageNet="tiny_imagenet_wrn28_10_mixup"),
-    ),
-    (
-        "Manifold Mixup alpha",
-        "1.5; SVHN 1.5 or 2; Tiny-ImageNet 2 or 0.2",
-        "1.5",
-        lambda: each(
-            "mix_alpha",
-            CIFAR="cifar10_wrn28_10_manifold_mixup",
-            Tiny_ImageNet="tiny_imagenet_wrn28_10_manifold_mixup",
-            ImageNet="imagenet_manifold_mixup",
+        "Mixup",
+        "alpha 1; Tiny-ImageNet 1 or 0.2",
+        "alpha 1.0",
+        lambda: (
+            f"prob {ours('mix_prob', 'mixup')}, alpha {ours('mix_alpha', 'mixup')}, one lam per "
+            f"{ours('mix_lam', 'mixup')}"
         ),
     ),
     (
-        "CutMix probability",
-        "0.4 on CIFAR-10",
-        "0.4",
-        lambda: each(
-            "mix_prob",
-            CIFAR="cifar10_wrn28_10_cutmix",
-            Tiny_ImageNet="tiny_imagenet_wrn28_10_cutmix",
-            ImageNet="imagenet_cutmix",
+        "Manifold Mixup",
+        "alpha 1.5; SVHN 1.5 or 2; Tiny-ImageNet 2 or 0.2. WRN at input, stem, stage1, stage2",
+        "alpha 1.5 at input, stem, stage1",
+        lambda: (
+            f"prob {ours('mix_prob', MANIFOLD)}, alpha {ours('mix_alpha', MANIFOLD)}, one lam per "
+            f"{ours('mix_lam', MANIFOLD)}; at {ours('mix_sites', MANIFOLD)}"
+        ),
+    ),
+    (
+        "CutMix",
+        "prob 0.4 on CIFAR-10",
+        "prob 0.4, alpha 1.0",
+        lambda: f"prob {ours('mix_prob', 'cutmix')}, alpha {ours('mix_alpha', 'cutmix')}",
+    ),
+    (
+        "Feature CutMix",
+        "ImageNet only, quoted from CutMix's paper",
+        "no code",
+        lambda: (
+            f"prob {ours('mix_prob', FEATURE)}, alpha {ours('mix_alpha', FEATURE)}, at {ours('mix_sites', FEATURE)}"
         ),
     ),
     (
         "Cutout",
         "16, 8, 20 on CIFAR-10, CIFAR-100, SVHN",
-        "one square per batch",
+        "the same (WRN on CIFAR-10: 8 in its example); one square per batch",
         lambda: (
-            f"per {of('cifar10_wrn28_10_cutout', 'mix_mask')}; "
-            + each("mix_length", CIFAR10="cifar10_wrn28_10_cutout", CIFAR100="cifar100_wrn28_10_cutout")
+            f"{ours('mix_length', 'cutout')}. One square per {ours('mix_mask', 'cutout')}, prob "
+            f"{ours('mix_prob', 'cutout')}"
         ),
     ),
     (
@@ -158,20 +292,35 @@ ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
         "blocks of 7, keep 0.9",
         "stem and stage1 together, masks per sample and channel",
         lambda: (
-            f"at {of(DROP, 'mix_at')} of {of(DROP, 'mix_sites')}, "
-            f"mask per sample and {of(DROP, 'mix_mask')}; drops {dropped(32)}, {dropped(16)}, "
-            f"{dropped(8)}"
+            f"blocks of {ours('mix_block_size', DROP)}, drop {ours('mix_drop_prob', DROP)}, prob "
+            f"{ours('mix_prob', DROP)}; at {ours('mix_at', DROP)} of {ours('mix_sites', DROP)}; mask per sample and "
+            f"{ours('mix_mask', DROP)}; drops {dropped(32)}, {dropped(16)}, {dropped(8)}"
         ),
     ),
     (
-        "Puzzle Mix on Tiny-ImageNet",
-        "alpha 0.2",
-        "no code; Puzzle Mix's own command: alpha 1.0, moves whole blocks, adds 2 / K times the clean cross-entropy (K "
-        "classes) to BCE on softmax, saliency in train mode",
+        "Puzzle Mix",
+        "not stated; Tiny-ImageNet alpha 0.2",
+        "no code; Puzzle Mix's own: alpha 1.0, prob 1, weights 0, 0.5, 1, eta 0.2, beta 1.2, gamma 0.5, t_eps 0.8",
         lambda: (
-            f"alpha {of(PUZZLE, 'mix_alpha')}, moves {of(PUZZLE, 'mix_transport_size')}s, adds "
-            f"{of(PUZZLE, 'mix_clean_lam')} times the clean loss; both are the loss of the run, saliency in eval mode"
+            f"alpha {ours('mix_alpha', PUZZLE)}, "
+            + ", ".join(f"{key} {ours(f'mix_{key}', PUZZLE)}" for key in PUZZLE_SETTINGS)
         ),
+    ),
+    (
+        "Puzzle Mix: what moves; clean loss",
+        "not stated",
+        "no code; Puzzle Mix's own on Tiny-ImageNet: whole blocks; adds 2 / K times the clean cross-entropy, for K "
+        "classes, to BCE on softmax, saliency in train mode",
+        lambda: (
+            f"transport {ours('mix_transport', PUZZLE)}, of a {ours('mix_transport_size', PUZZLE)}; clean_lam "
+            f"{ours('mix_clean_lam', PUZZLE)}: both terms are the loss of the run, saliency in eval mode"
+        ),
+    ),
+    (
+        "runs",
+        "five; ImageNet one number, figure 12 three",
+        "not stated",
+        lambda: ", ".join(f"{study} {load_study(study).seeds}" for study in (*STUDIES, "gamma_block")),
     ),
     (
         "affine tests",

@@ -35,11 +35,11 @@ class NoEffect(UserError):
     """Settings that were changed although others disable them.
 
     Attributes:
-        names: the settings.
+        reasons: why each has no effect, by its name.
     """
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
-        self.names = tuple(reasons)
+        self.reasons = dict(reasons)
         super().__init__([f"{name} has no effect {why}" for name, why in reasons.items()])
 
 

@@ -12,17 +12,20 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+import yaml
 
 from .cli.command import report
 from .cli.for_timm import for_timm
-from .cli.recipe_flags import add_mix_flags, mix_values, named_recipe, one_or_several
+from .cli.recipe_flags import add_mix_flags, mix_values, named_recipe, peek
 from .core import plugin
 from .core.method import list_methods
 from .core.outside import import_methods
-from .errors import Failed, UserError
+from .errors import Failed, UserError, nearest
 from .recipe import Recipe, load_recipe
 from .recipe.override import override
+from .recipe.schema import MIX_PREFIX
 from .recipe.stored import without_retired
 
 COMMAND = "timm-patchup"
@@ -42,14 +45,14 @@ _CONFLICTS = {
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a training script under a mixer; exit with one line if the call is wrong. The script's errors pass."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    if not argv or argv[0].startswith("-"):
-        asks_for_help = bool(argv) and argv[0] in ("-h", "--help")
+    if argv and argv[0] in ("-h", "--help"):
         print(f"usage: timm-patchup path/to/train.py --mix {{{','.join(list_methods())}}} [the script's own flags]")
         print("       timm-patchup path/to/train.py --help    shows the script's flags with ours")
-        if asks_for_help:
-            print("examples:", *_EXAMPLES, sep="\n  ")
-        raise SystemExit(0 if asks_for_help else 2)
+        print("examples:", *_EXAMPLES, sep="\n  ")
+        raise SystemExit(0)
     try:
+        if not argv or argv[0].startswith("-"):
+            raise UserError("the script comes first: timm-patchup path/to/train.py --mix NAME [the script's own flags]")
         _run(argv)
     except UserError as error:
         raise SystemExit(report(COMMAND, error)) from error
@@ -85,20 +88,24 @@ def _run(argv: list[str]) -> None:
 def _parse_with_mix(parse_args: Callable[..., Any], parsed: list[argparse.Namespace]) -> Callable[..., Any]:
     """Wrap parse_args: the first parser that has timm's ``--model`` gets our flags and configures the plugin.
 
-    What it parsed is appended to ``parsed``.
+    What it parsed is appended to ``parsed``. Its errors are one line, without the usage of the script's many flags.
     """
 
     def parse(self: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
         if parsed or "--model" not in self._option_string_actions:
             return parse_args(self, *args, **kwargs)
-        named_recipe(args[0] if args else kwargs.get("args") or sys.argv[1:])  # so that settings from outside are flags
+        words = args[0] if args else kwargs.get("args")
+        words = sys.argv[1:] if words is None else words
+        self.error = _refuse  # type: ignore[method-assign]
+        self.set_defaults(**_own_keys_of_file())
+        named_recipe(words)  # so that settings from outside are flags
         with suppress(UserError):  # reported with the flags
             import_methods(self._defaults.get("mix"))
         keys = add_mix_flags(
             self.add_argument_group("PatchUp", "mixing inside the network (timm_patchup)"), default=None
         )
-        _apply_file(self)
-        _add_recipe(self, args[0] if args else kwargs.get("args"))
+        _apply_file(self, keys)
+        _add_recipe(self, words)
         defaults = {key: self.get_default(key) for key in keys}
         namespace = parse_args(self, *args, **kwargs)
         _configure(namespace, defaults)
@@ -108,26 +115,44 @@ def _parse_with_mix(parse_args: Callable[..., Any], parsed: list[argparse.Namesp
     return parse
 
 
-def _apply_file(parser: argparse.ArgumentParser) -> None:
-    """Give our flags the values of the script's ``-c`` file, which was read before they were added."""
+def _refuse(message: str) -> NoReturn:
+    raise UserError(message)
+
+
+def _own_keys_of_file() -> dict[str, Any]:
+    """Return our keys in the script's ``-c`` file: a script may leave out keys that its parser does not know."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-c", "--config", nargs="?")
+    path = parser.parse_known_args()[0].config
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) if path else None
+    except (OSError, ValueError, yaml.YAMLError):  # for the script to report
+        values = None
+    return {key: values[key] for key in values if _is_own(key)} if isinstance(values, dict) else {}
+
+
+def _apply_file(parser: argparse.ArgumentParser, keys: Sequence[str]) -> None:
+    """Give our flags, which set these keys, the values of the ``-c`` file, which was read before they were added."""
     stored = without_retired(parser._defaults)
+    if unknown := [key for key in stored if _is_own(key) and key not in keys]:
+        raise UserError([f"{key} is not a setting of any method{nearest(key, keys)}" for key in unknown])
     parser.set_defaults(**{name: stored.get(name) for name in parser._defaults})
 
 
-def _add_recipe(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> None:
+def _is_own(key: Any) -> bool:
+    return key == "mix" or str(key).startswith(MIX_PREFIX)
+
+
+def _add_recipe(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Make a recipe, if one is named, the defaults of the script: its flags and its ``-c`` file override them."""
     help_text = "a recipe of timm_patchup, by name or file: defaults for all other flags"
     parser.add_argument("--recipe", metavar="NAME|FILE", help=help_text)
-    peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for flag in ("--recipe", "--model"):
-        peek.add_argument(flag)
-    peek.add_argument("--mix", nargs="+")
-    given = {key: one_or_several(value) for key, value in vars(peek.parse_known_args(words)[0]).items()}
-    source, from_file = given.pop("recipe"), dict(parser._defaults)
+    given, from_file = peek(words, "recipe", "model"), dict(parser._defaults)
+    source = given.pop("recipe", None)
     if source is None:
         return
     # Another method or model replaces the recipe's, together with its settings.
-    chosen = {key: value or from_file[key] for key, value in given.items() if value or key in from_file}
+    chosen = {key: value for key in ("model", "mix") if (value := given.get(key, from_file.get(key)))}
     known = {action.dest for action in parser._actions}
     num_processes = int(os.environ.get("WORLD_SIZE", 1))
     values, remarks = for_timm(load_recipe(source, chosen), known=known, num_processes=num_processes)

@@ -15,8 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+# What commands import as late as possible is imported here, before the forks.
+import datasets as _datasets  # noqa: F401
+import matplotlib.backends.backend_agg
+import matplotlib.figure  # noqa: F401
+
 from timm_patchup.cli import evaluate, push, study, train
-from timm_patchup.evaluation import run as _evaluation_run  # noqa: F401, imported before the forks
+from timm_patchup.evaluation import run as _evaluation_run  # noqa: F401
 from timm_patchup.runs import curves as _curves  # noqa: F401
 from timm_patchup.training import run as _training_run  # noqa: F401
 

@@ -4,7 +4,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -29,7 +29,7 @@ class Tally:
 def append(tallies: Iterable[Tally], path: Path) -> None:
     """Append rows to a file, one line of JSON each."""
     with path.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(asdict(tally)) + "\n" for tally in tallies)
+        file.writelines(json.dumps(vars(tally)) + "\n" for tally in tallies)
 
 
 def read(paths: Sequence[Path]) -> list[Tally]:

@@ -289,3 +289,23 @@ def test_batch_of_another_size_than_drawn(model: nn.Module, images: Tensor, labe
         model(x[:, :, :32])
     model(x)
     assert_works(mix, images, labels)
+
+
+def test_a_site_that_gives_another_number_of_tensors_in_training() -> None:
+    class Both(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            return (x, x) if self.training else (x,)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.both = Both()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.both(x)[0].mean((2, 3))
+
+    model = Net().train()
+    mix = PatchUp(model, prob=1.0, sites=["both"], block_size=3, num_classes=3)
+    x, _ = mix(torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 0]))
+    with pytest.raises(RuntimeError, match=r"^site 'both' gives 2 tensors in training, but 1 in eval mode$"):
+        model(x)

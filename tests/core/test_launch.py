@@ -11,10 +11,11 @@ import pytest
 import yaml
 
 from tests.support.launching import run_command
+from timm_patchup.launch import main
 
 
-def launch(script: Path, *flags: str | Path) -> subprocess.CompletedProcess[str]:
-    return run_command(sys.executable, "-m", "timm_patchup.launch", script, *flags)
+def launch(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return run_command(sys.executable, "-m", "timm_patchup.launch", *words)
 
 
 def test_settings_land_in_args_yaml_and_come_back_through_it(train_script: Path, tmp_path: Path) -> None:
@@ -88,6 +89,31 @@ def test_arguments_of_the_first_edition_are_read(train_script: Path, tmp_path: P
     assert yaml.safe_load(out.read_text())["mix_alpha"] == 1.5, "of soft PatchUp it is a setting"
 
 
+def test_keys_of_a_file_that_the_script_leaves_out(train_script: Path, tmp_path: Path) -> None:
+    """A script may drop keys that its parser does not know, and it does not know ours when it reads the file."""
+    text, all_keys = train_script.read_text(), "**yaml.safe_load(f)"
+    assert all_keys in text
+    own_only = "**{k: v for k, v in yaml.safe_load(f).items() if '--' + k in parser._option_string_actions}"
+    train_script.write_text(text.replace(all_keys, own_only))
+    own, out = tmp_path / "own.yaml", tmp_path / "args.yaml"
+    own.write_text("mix: hard_patchup\nmix_gamma: 0.4\nseed: 7\n")
+    done = launch(train_script, "-c", own, "--mix-prob", "0.9", "--output", out)
+    assert done.returncode == 0, done.stderr
+    settings = yaml.safe_load(out.read_text())
+    assert [settings[key] for key in ("mix", "mix_gamma", "mix_prob", "seed")] == ["hard_patchup", 0.4, 0.9, 7]
+
+
+def test_misspelt_keys_of_a_file_are_refused(train_script: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("mix: hard_patchup\nmix_gama: 0.4\n")
+    done = launch(train_script, "-c", own, "--output", tmp_path / "a")
+    assert done.returncode == 2
+    assert (
+        done.stderr
+        == "timm-patchup: mix_gama is not a setting of any method; did you mean mix_gamma or mix_lam or mix_mask?\n"
+    )
+
+
 def test_console_command_is_the_same(train_script: Path, tmp_path: Path) -> None:
     done = run_command(
         Path(sys.executable).with_name("timm-patchup"), train_script, "--output", tmp_path / "a", "--mix", "none"
@@ -128,6 +154,10 @@ def test_distillation_at_the_input(train_script: Path, tmp_path: Path) -> None:
     ("flags", "message"),
     [
         ([], "--mix or --recipe is missing: choose a method from"),
+        (["--mix"], "argument --mix: expected at least one argument"),
+        (["--recipe"], "argument --recipe: expected one argument"),
+        (["--mix", "cutmix", "--mix-gama", "0.5"], "unrecognized arguments: --mix-gama 0.5"),
+        (["--mix", "cutmix", "--mix-settings", "prob=1"], "--mix-settings needs METHOD.SETTING=VALUE"),
         (["--mix", "hrd_patchup"], "did you mean hard_patchup"),
         (["--mix", "hard_patchup", "--mix-gamma", "2"], "mix_gamma must be a number in [0, 1], got 2"),
         (["--mix", "hard_patchup", "--mix-gamma", "much"], "mix_gamma must be a number in [0, 1], got 'much'"),
@@ -154,6 +184,7 @@ def test_a_bad_call_ends_in_clear_lines(train_script: Path, tmp_path: Path, flag
     assert len(lines) == len(problems)
     assert all(problem in line for problem, line in zip(problems, lines))
     assert "Traceback" not in done.stderr
+    assert "usage" not in done.stderr + done.stdout
     assert not (tmp_path / "a").exists()
 
 
@@ -198,6 +229,20 @@ def test_missing_script_and_help(tmp_path: Path, train_script: Path) -> None:
     assert done.returncode == 0
     assert "--mix-block-size" in done.stdout
     assert "--kd-model-name" in done.stdout
+
+
+@pytest.mark.parametrize("words", [[], ["--mix", "hard_patchup", "train.py"]])
+def test_without_a_script(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    line = "timm-patchup: the script comes first: timm-patchup path/to/train.py --mix NAME [the script's own flags]\n"
+    assert (printed.out, printed.err) == ("", line)
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    assert "examples:" in capsys.readouterr().out
 
 
 def test_a_recipe_is_handed_to_the_script(train_script: Path, tmp_path: Path) -> None:

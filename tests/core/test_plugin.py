@@ -16,6 +16,7 @@ from torch import nn
 
 import timm_patchup
 from timm_patchup import MixTask
+from timm_patchup.core.plugin import MixSettingsError
 from timm_patchup.methods.patchup import SoftPatchUp
 
 # timm's own tasks, whatever the installed release has.
@@ -123,7 +124,7 @@ def test_subclasses_of_a_users_own_are_refused_by_name(with_init: bool) -> None:
     arguments: dict[str, Any] = {} if with_init else {"criterion": nn.CrossEntropyLoss(), "verbose": False}
     timm_patchup.register("hard_patchup")
     message = rf"^{kind.__name__} cannot be combined with a mix \(hard_patchup\): .*; derive it from MixTask$"
-    with pytest.raises(timm_patchup.core.plugin.MixSettingsError, match=message):
+    with pytest.raises(MixSettingsError, match=message):
         kind(make_model(), **arguments)
     for off in (lambda: timm_patchup.register("none"), timm_patchup.register, timm_patchup.unregister):
         off()
@@ -208,8 +209,15 @@ def test_a_task_of_timm_that_is_not_known_refuses_to_run_unmixed(monkeypatch: py
     monkeypatch.delitem(timm_patchup.core.plugin._mixing_kinds, LogitDistillationTask)
     timm_patchup.register("cutmix")
     message = r"^LogitDistillationTask cannot be combined with a mix \(cutmix\): it would not be mixed$"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(MixSettingsError, match=message):
         LogitDistillationTask(make_model(), make_model())
+
+
+def test_a_model_that_cannot_be_mixed_is_an_error_of_the_configured_mix() -> None:
+    timm_patchup.register("cutmix")
+    wrapped = nn.DataParallel(make_model())
+    with pytest.raises(MixSettingsError, match=r"^model is wrapped in DataParallel: give model\.module; "):
+        ClassificationTask(wrapped, nn.CrossEntropyLoss(), verbose=False)
 
 
 def test_distillation_runs_if_nothing_is_mixed() -> None:

@@ -13,6 +13,7 @@ from timm.utils import CheckpointSaver
 from torch import Tensor, nn
 
 from timm_patchup import MixTask, PatchUp, create_mixer
+from timm_patchup.core.task import TaskMixing
 
 
 def make_task(criterion: nn.Module, **settings: object) -> MixTask:
@@ -167,3 +168,21 @@ def test_soft_targets_are_smoothed_as_class_indices_are() -> None:
     torch.testing.assert_close(losses[0], losses[1])
     plain = make_task(nn.CrossEntropyLoss(), prob=1.0, sites=["stage1"])
     assert not torch.allclose(plain(x, y)["loss"], losses[1])
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_task_without_one_loss_is_refused(times: int) -> None:
+    class Base(ClassificationTask):
+        def forward(self, input: Tensor, target: Tensor) -> dict[str, Tensor]:
+            output = self.trainable_module(input)
+            losses = [self.criterion(output, target) for _ in range(times)]
+            return {"loss": sum(losses, output.sum()), "output": output}
+
+    class Both(TaskMixing, Base):
+        pass
+
+    model = timm.create_model("test_resnet", num_classes=10)
+    task = Both(model, nn.CrossEntropyLoss(), mixer=create_mixer("cutmix", model), verbose=False)
+    with pytest.raises(RuntimeError, match=f"^Both called its criterion {times} times, mixing needs one loss$"):
+        task(*batch())
+    assert isinstance(task.criterion, nn.CrossEntropyLoss), "timm's own is back"

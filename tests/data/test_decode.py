@@ -12,14 +12,14 @@ import pytest
 import torch
 from PIL import Image
 
-from timm_patchup.data import decode
+from timm_patchup.data import decode, workers
 from timm_patchup.data.batches import EvaluationBatches
 from timm_patchup.data.decode import Undecodable, convert_image, decode_rgb, open_image
 from timm_patchup.data.folders import FolderSource
 from timm_patchup.data.images import open_images
 from timm_patchup.data.loader import ImageLoader, load_data, training_loader
 from timm_patchup.data.source import open_source
-from timm_patchup.data.workers import naming_dead_workers
+from timm_patchup.data.workers import Notes, naming_dead_workers
 from timm_patchup.errors import DataError, DataFailed
 from timm_patchup.recipe.parts import DataSpec, ImageSpec
 
@@ -178,6 +178,19 @@ def test_a_dead_loader_process_is_reported_with_the_file(tmp_path: Path) -> None
     line = rf"^a loader process \(pid \d+\) died while reading {re.escape(images.describe(4))}: "
     with pytest.raises(DataFailed, match=line), naming_dead_workers():
         list(loader)
+
+
+def test_a_broken_connection_and_then_the_signal_of_its_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection breaks before the process is among the dead; torch's handler then interrupts the wait for that."""
+    notes = Notes(1, str)
+
+    def interrupted(seconds: float) -> None:
+        monkeypatch.setattr(notes, "find_dead", lambda: "a loader process died")
+        raise RuntimeError("DataLoader worker is killed by signal")
+
+    monkeypatch.setattr(workers.time, "sleep", interrupted)
+    with pytest.raises(DataFailed, match=r"^a loader process died$"), naming_dead_workers():
+        raise ConnectionResetError
 
 
 def test_other_errors_pass_unaltered(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torchvision.transforms.v2 import functional as v2
 
 from timm_patchup.data.decode import to_pixels
 from timm_patchup.data.draws import Drawing, Draws, jitter_steps, seed_everything
-from timm_patchup.data.finish import Buffers, Finish, jitter_
+from timm_patchup.data.finish import Buffers, Finish, jitter_, jitter_image_
 from timm_patchup.recipe import load_recipe
 from timm_patchup.recipe.parts import AugmentSpec, ImageSpec
 
@@ -63,6 +63,21 @@ def test_a_single_adjustment_is_that_of_pillow_within_a_rounding_step(kind: str,
     for image, changed in zip(images, got):
         expected = to_pixels(getattr(pil, f"adjust_{kind}")(pil.to_pil_image(image), factor))
         assert float((changed - expected).abs().max()) < 1.5
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_large_images_are_jittered_one_by_one_with_the_same_result(channels: int) -> None:
+    """Bit for bit, in every order, with a step that changes nothing and one whose factor is 1."""
+    seed_everything(3)
+    steps = [jitter_steps(ColorJitter(0.4, 0.4, 0.4)) for _ in range(20)]
+    steps += [[1.0, 0.0, 0.0] * 3, [*step("contrast", 1.0), *step("saturation", 0.0), *step("brightness", 1.4)]]
+    drawn = torch.tensor(steps).view(-1, 3, 3)
+    images = pictures(len(drawn))[:, :channels].float()
+    together, singly = images.clone(), images.clone()
+    jitter_(together, drawn)
+    for image, one in zip(singly, drawn.tolist()):
+        jitter_image_(image, one)
+    assert torch.equal(together, singly)
 
 
 def test_samples_of_a_batch_do_not_mix() -> None:

@@ -100,6 +100,21 @@ def test_other_files_and_hidden_folders_are_no_images(tmp_path: Path) -> None:
     assert source.class_names == ["n000", "n001", "n002"]
 
 
+def test_photos_of_all_readable_kinds_are_used_and_others_noted(tmp_path: Path) -> None:
+    """Also where a name ends in capitals; a photo that cannot be read is not left out in silence."""
+    folder = write_image_folder(tmp_path / "photos", {"train": 6, "test": 3})
+    kinds = ["a.webp", "b.gif", "c.bmp", "d.tif", "e.TIFF", "f.JPG", "g.jpeg"]
+    for name in kinds:
+        numbered_image(1).save(folder / "train" / "n000" / name)
+    for name in ("h.heic", "i.HEIC", "notes.txt", "LICENSE", ".DS_Store"):
+        (folder / "train" / "n001" / name).write_text("no image")
+    source = FolderSource(folder / "train")
+    assert len(source.labels) == 6 + len(kinds)
+    assert {len(source.rgb(index)) for index in range(len(source.labels))} == {3}, "all can be decoded"
+    summary = discover(load_recipe("finetune_none", {**IMAGES, **RESIZED}), folder).summary
+    assert summary.endswith("; note: 4 other files in train/ ignored (.heic, .txt, LICENSE)")
+
+
 def test_a_class_missing_from_the_test_keeps_the_numbers_of_the_others(tmp_path: Path) -> None:
     folder = write_image_folder(tmp_path / "photos", {"train": 30, "test": 30})
     shutil.rmtree(folder / "test" / "n000")

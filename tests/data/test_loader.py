@@ -1,5 +1,6 @@
 """Batches: the same for any number of processes, and a sample does not depend on the process that loads it."""
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from tests.support.datasets_on_disk import numbered_image, write_parquet
 from timm_patchup.data.batches import EvaluationBatches, TrainingBatches
 from timm_patchup.data.loader import evaluation_loader, load_data, training_loader
+from timm_patchup.data.workers import SharedBuffers
 from timm_patchup.recipe import Recipe
 
 from .small_recipe import small
@@ -105,6 +107,42 @@ def test_a_sample_does_not_depend_on_process_or_worker(tmp_path: Path, overrides
     assert len(alone) == 40 * overrides.get("aug_splits", 1)
     assert epoch(2, 2, 2, number=1) == alone
     assert epoch(1, 1, 0, number=2).keys() != alone.keys()
+
+
+def test_memory_of_a_batch_is_not_written_before_it_was_read(tmp_path: Path) -> None:
+    """Loader processes use their memory again and again, also while the reader is slow and batches differ in size."""
+    recipe = small(crop_padding=None, workers=0, val_fraction=0.0, batch_size=2, validation_batch_size=3)
+    data = load_data(recipe, write_parquet(tmp_path / "d", {"train": 80, "test": 70}))
+
+    def read(workers: int, *, pause: float) -> list[torch.Tensor]:
+        own = Recipe.from_dict(recipe.to_dict() | {"workers": workers})
+        train, batches = training_loader(data.train, own, rank=0, world_size=1)
+        test = evaluation_loader(data.test, own, rank=0, world_size=1)
+        seen = []
+        for epoch in range(2):
+            batches.begin(epoch)
+            for number, (images, _) in enumerate(train):
+                time.sleep(pause if number % 7 == 0 else 0.0)  # the processes are ahead as far as they may
+                seen.append(images.clone())
+        return [*seen, *(images for images, _ in test)]
+
+    alone, shared = read(0, pause=0.0), read(2, pause=0.02)
+    assert len(alone) == len(shared) == 2 * 40 + 24
+    assert all(torch.equal(first, second) for first, second in zip(alone, shared))
+
+
+def test_buffers_are_used_in_turn_and_grow() -> None:
+    buffers = SharedBuffers(3)
+    images = [torch.full((3, 4, 4), value, dtype=torch.uint8) for value in range(7)]
+    made = [buffers.stack(images[first : first + 2]) for first in range(4)]
+    assert all(batch.is_shared() for batch in made)
+    assert len({batch.data_ptr() for batch in made[:3]}) == 3
+    assert made[3].data_ptr() == made[0].data_ptr()
+    assert torch.equal(made[3], torch.stack(images[3:5]))
+    larger, smaller = buffers.stack(images), buffers.stack(images[:1])
+    assert torch.equal(larger, torch.stack(images))
+    assert smaller.data_ptr() == made[2].data_ptr()
+    assert smaller.shape == (1, 3, 4, 4)
 
 
 def test_loading_leaves_the_global_generator_alone(tmp_path: Path) -> None:

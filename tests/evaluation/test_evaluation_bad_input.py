@@ -32,6 +32,10 @@ def test_wrong_calls_are_one_line_each(tmp_path: Path) -> None:
     line = refused("--model", run, "--data", "cifar11", *report)
     assert "data: unknown data 'cifar11', choose from cifar10, " in line
     assert "did you mean cifar10" in line
+    line = refused("--model", "preactresnet8", "--data", "cifar11", *report)
+    assert line.startswith("evaluate.py: data: unknown data"), "before weights are loaded, which may be a download"
+    assert "timm has no such model" in refused("--model", "n" * 300, *report)
+    assert "no such folder" in refused("--model", f"local-dir:{'n' * 300}", *report)
     line = refused("--model", run, "--data", "cifar100", *report)
     assert "has 10 classes, but hfds/uoft-cs/cifar100 has 100" in line
     baseline = ["--baseline", "x", "--limit", 20, *report]

@@ -66,25 +66,33 @@ def test_an_attack_that_finds_nothing_does_not_count(context: EvalContext) -> No
     assert torch.isinf(attacks._distances(images, images, labels, right, context)[right]).all()
 
 
-def test_accuracy_is_foolboxs_own(context: EvalContext) -> None:
+def test_accuracy_is_foolboxs_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The perturbation is cut to the radius and tried again; counting distances above the radius is another number."""
-    small = make_context(trained(), limit=60, batch_size=60)
+    small = make_context(trained(), limit=40, batch_size=40)
     images, labels, _ = next(iter(small.batches("")))
     target = foolbox.PyTorchModel(small.model.classifier, bounds=(0, 1), device="cpu")
-    radii = [attacks.RADIUS, 0.5]
-    cut, counted = [], []
-    for name, attack in (
-        ("deepfool", foolbox.attacks.L2DeepFoolAttack(steps=7, candidates=10, overshoot=0.02)),
-        ("ddn", foolbox.attacks.DDNAttack(steps=7, init_epsilon=1.0, gamma=0.05)),
-    ):
-        raw, _, succeeded = attack(target, images, labels, epsilons=radii)
-        expected = 100 * (1 - succeeded.double().mean(dim=1))
-        assert attacks.measure(small).values[f"{name} accuracy"] == pytest.approx(float(expected[0]))
-        cut.append(float(expected[1]))
-        fooled = target(raw[1]).argmax(1) != labels
-        within = fooled & ((raw[1] - images).flatten(1).norm(dim=1) <= radii[1])
-        counted.append(float(100 * (1 - within.double().mean())))
-    assert cut != counted, "the two definitions must differ somewhere, or this test would not notice"
+    clean_accuracy = 100 * float((target(images).argmax(1) == labels).double().mean())
+    found = {
+        "deepfool": foolbox.attacks.L2DeepFoolAttack(steps=7, candidates=10, overshoot=0.02),
+        "ddn": foolbox.attacks.DDNAttack(steps=7, init_epsilon=1.0, gamma=0.05),
+        "carlini_wagner": foolbox.attacks.L2CarliniWagnerAttack(
+            steps=7, stepsize=0.01, binary_search_steps=9, initial_const=1e-3
+        ),
+    }
+    differ = 0
+    for radius in (attacks.RADIUS, 0.5):
+        monkeypatch.setattr(attacks, "RADIUS", radius)
+        measured = attacks.measure(small).values
+        for name, attack in found.items():
+            raw, _, succeeded = attack(target, images, labels, epsilons=radius)
+            assert measured[f"{name} accuracy"] == pytest.approx(100 * float(1 - succeeded.double().mean())), name
+            distance = (raw - images).flatten(1).norm(dim=1).clamp(min=1e-12).view(-1, 1, 1, 1)
+            cut = images + (raw - images) * (radius / distance).clamp(max=1.0)
+            assert torch.equal(target(cut).argmax(1) != labels, succeeded), f"{name}: restated by hand"
+            counted = (target(raw).argmax(1) != labels) & (distance.flatten() <= radius)
+            differ += not torch.equal(counted, succeeded)
+    assert all(measured[f"{name} accuracy"] < clean_accuracy for name in found), "each attack finds something"  # type: ignore[operator]
+    assert differ, "the two definitions must differ somewhere, or this test would not notice"
 
 
 def test_step_of_pgd(context: EvalContext) -> None:

@@ -15,6 +15,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -27,14 +28,15 @@ CALLS = {
     "commit": r"POST /api/models/(?P<repo>[^/]+/[^/]+)/commit/(?P<revision>.+)",
     "branch": r"POST /api/models/(?P<repo>[^/]+/[^/]+)/branch/(?P<revision>.+)",
     "commits": r"GET /api/models/(?P<repo>[^/]+/[^/]+)/commits/(?P<revision>.+)",
-    "tree": r"GET /api/(models/)?(?P<repo>(datasets/)?[^/]+/[^/]+)/tree/(?P<revision>[^/]+)",
+    "tree": r"GET /api/(models/)?(?P<repo>(datasets/)?[^/]+/[^/]+)/tree/(?P<revision>[^/]+)(/(?P<path>.+))?",
+    "paths": r"POST /api/(?P<repo>datasets/[^/]+/[^/]+)/paths-info/(?P<revision>[^/]+)",
     "info": r"GET /api/(models/)?(?P<repo>(datasets/)?[^/]+/[^/]+)(/revision/(?P<revision>.+))?",
     "batch": r"POST /(?P<repo>[^/]+/[^/]+)\.git/info/lfs/objects/batch",
     "upload": r"PUT /lfs/(?P<oid>\w+)",
     "resolve": r"(GET|HEAD) /(?P<repo>(datasets/)?[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)",
 }
 # Calls that need no token.
-_PUBLIC = ("upload", "resolve", "info", "tree")
+_PUBLIC = ("upload", "resolve", "info", "tree", "paths")
 Files = dict[str, bytes]
 
 
@@ -101,6 +103,15 @@ def _is_large(path: str) -> bool:
 
 def _git_id(content: bytes) -> str:
     return hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
+
+
+def _entries(files: Files) -> list[dict[str, Any]]:
+    """Return the files as a list of them names them."""
+    return [{"type": "file", "path": name, "size": len(data), "oid": _git_id(data)} for name, data in files.items()]
+
+
+def _folder_entry(path: str) -> dict[str, Any]:
+    return {"type": "directory", "path": path, "size": 0, "oid": "0" * 40}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -233,16 +244,29 @@ class _Handler(BaseHTTPRequestHandler):
         answer = {"id": repo, "modelId": repo, "sha": oid, "private": found.private, "siblings": siblings}
         return self._reply(200, answer)
 
-    def _tree(self, repo: str, revision: str) -> None:
+    def _tree(self, repo: str, revision: str, path: str = "") -> None:
         found = self.hub.repositories[repo]
         oid = found.find(revision)
         if oid is None:
             return self._reply(404, {"error": "Invalid rev id"}, {"X-Error-Code": "RevisionNotFound"})
-        files = found.commits[oid]
-        entries = [
-            {"type": "file", "path": name, "size": len(files[name]), "oid": _git_id(files[name])} for name in files
-        ]
-        return self._reply(200, entries)
+        inside = f"{path}/" if path else ""
+        files = {name: content for name, content in found.commits[oid].items() if name.startswith(inside)}
+        if not files:
+            return self._reply(404, {"error": "no such folder"}, {"X-Error-Code": "EntryNotFound"})
+        folders = {str(parent) for name in files for parent in PurePosixPath(name).parents}
+        folders = {name for name in folders if name.startswith(inside) and name != "."}
+        if self.query.get("recursive", ["true"]) == ["false"]:
+            files = {name: content for name, content in files.items() if "/" not in name[len(inside) :]}
+            folders = {name for name in folders if "/" not in name[len(inside) :]}
+        return self._reply(200, [*_entries(files), *map(_folder_entry, sorted(folders))])
+
+    def _paths(self, repo: str, revision: str) -> None:
+        wanted = parse_qs(self._body().decode())["paths"]
+        found = self.hub.repositories[repo]
+        files = found.commits[found.find(revision) or ""]
+        folders = [name for name in wanted if any(path.startswith(f"{name}/") for path in files)]
+        listed = {name: files[name] for name in wanted if name in files}
+        self._reply(200, [*_entries(listed), *map(_folder_entry, folders)])
 
     def _preupload(self, repo: str, revision: str) -> None:
         wanted = json.loads(self._body())["files"]
@@ -305,4 +329,10 @@ class _Handler(BaseHTTPRequestHandler):
         if content is None:
             return self._reply(404, {"error": "no file"}, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": oid})
         etag = hashlib.sha256(content).hexdigest() if _is_large(path) else _git_id(content)
-        return self._reply(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": oid})
+        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": oid}
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("range", ""))
+        if asked is None:
+            return self._reply(200, content, headers)
+        part = content[int(asked[1]) : int(asked[2] or len(content)) + 1]
+        headers["Content-Range"] = f"bytes {asked[1]}-{int(asked[1]) + len(part) - 1}/{len(content)}"
+        return self._reply(206, part, headers)

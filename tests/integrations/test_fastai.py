@@ -93,6 +93,11 @@ def test_what_would_not_be_mixed_is_refused() -> None:
     model = small_model()
     with pytest.raises(ValueError, match="a model that is not in the Learner's"):
         learner(model, MixLearnerCallback(small_mixer(small_model()))).fit(1)
+    made = learner(model, MixLearnerCallback(small_mixer(model)))
+    made.dls[0].dataset = TensorDataset(*made.dls[0].dataset.tensors, torch.zeros(24))
+    with pytest.raises(ValueError, match="a batch must be one tensor of images and one of targets"):
+        made.fit(1)
+    model = small_model()
     part = nn.Sequential(model)
     model.train = lambda mode=True: model  # type: ignore[method-assign,assignment]
     model.training = False

@@ -1,7 +1,8 @@
 """The Lightning callback agrees with a plain loop bit for bit, resumes exactly and refuses what would not be mixed."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,47 @@ def test_resume_is_exact(tmp_path: Path) -> None:
     trainer(tmp_path, callback, max_epochs=4).fit(again, loader(), ckpt_path=tmp_path / "half.ckpt")
     assert again.mix.state_dict() == {"seed": 3, "count": 24}
     assert same_weights(weights_of(again.model), expected(epochs=4))
+
+
+class LoaderWithPlace(DataLoader):
+    """Keeps its place in the epoch, which Lightning then stores in its checkpoints, as torchdata's loader does."""
+
+    skip = given = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.given, self.skip = self.skip, 0
+        for batch in islice(super().__iter__(), self.given, None):
+            self.given += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.skip = state["given"]
+
+
+@pytest.mark.parametrize("keeps_place", [False, True])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_resume_in_the_middle_of_an_epoch(accumulate: int, keeps_place: bool, tmp_path: Path) -> None:
+    """Exact if the loader keeps its place. If not, Lightning gives the rest of the epoch its first batches again."""
+
+    def data() -> DataLoader:
+        return (LoaderWithPlace if keeps_place else DataLoader)(samples(), batch_size=4)
+
+    module, again = Module(), Module(seed=9)
+    options = {"accumulate_grad_batches": accumulate}
+    saved = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=4 // accumulate, save_top_k=-1)
+    trainer(tmp_path, MixCallback(module.mix), saved, **options).fit(module, data())
+    middle = tmp_path / f"step={4 // accumulate}.ckpt"  # four of six batches
+    trainer(tmp_path, MixCallback(again.mix), **options).fit(again, data(), ckpt_path=middle)
+    assert len(again.given) == 8
+    assert again.mix.state_dict() == module.mix.state_dict() == {"seed": 3, "count": 12}
+    batches, twin = list(loader()), small_model()
+    seen = [*batches, *batches] if keeps_place else [*batches[:4], *batches[:2], *batches]
+    train_plainly(twin, small_mixer(twin), seen, accumulate=accumulate)
+    assert same_weights(weights_of(again.model), weights_of(twin))
+    assert same_weights(weights_of(again.model), weights_of(module.model)) == keeps_place
 
 
 def test_a_step_that_runs_twice_sees_one_draw(tmp_path: Path) -> None:

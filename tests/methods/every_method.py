@@ -32,6 +32,8 @@ OPTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "mixup_per_sample": (["mixup"], {"lam": "sample"}),
     "manifold_mixup_per_sample": (["manifold_mixup"], {"lam": "sample"}),
     "soft_patchup_per_sample": (["soft_patchup"], {"lam": "sample", "mask": "sample"}),
+    "hard_patchup_per_sample": (["hard_patchup"], {"mask": "sample"}),
+    "hard_patchup_exact_coverage": (["hard_patchup"], {"coverage": "exact"}),
     "one_of_per_sample": (["manifold_mixup", "hard_patchup"], {"lam": "sample"}),
 }
 # One site per batch, as all others; test_dropblock.py has its own tests of several.
@@ -81,6 +83,19 @@ def batch(size: int = 6, seed: int = 1) -> tuple[Tensor, Tensor]:
 def last(mix: Mixer) -> Draw:
     assert mix.draw is not None
     return mix.draw
+
+
+def bytes_saved(run: Callable[[], object]) -> int:
+    """Return how many bytes a forward pass keeps for its backward pass."""
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        run()
+    return sum(kept.values())
 
 
 def scale_of(draw: Draw) -> Tensor | None:

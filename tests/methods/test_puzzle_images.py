@@ -27,7 +27,8 @@ def test_images_and_targets_are_those_of_the_mask(
     before, spots = x.clone(), torch.rand(4, *size) ** 8
     monkeypatch.setattr(mixer, "saliency", lambda *_: spots)
     # An even share and nearly free moves, so that there is something to see.
-    mix = puzzle_mix(net, block_num=block_num, alpha=1e3, transport=transport, t_eps=0.02)
+    moves = {"t_eps": 0.02} if transport else {}
+    mix = puzzle_mix(net, block_num=block_num, alpha=1e3, transport=transport, **moves)
     mixed, target = mix(x, y)
     draw, puzzle = drawn(mix)
     mask = puzzle.mask

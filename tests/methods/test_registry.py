@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tests.conftest import NUM_CLASSES
 from tests.support.expectations import tiny
-from timm_patchup import Method, PatchUp, create_mixer, launch, list_methods, register_method
+from timm_patchup import Method, Mixer, PatchUp, create_mixer, launch, list_methods, register_method
 from timm_patchup.cli.recipe_flags import add_recipe_flags, given_keys
 from timm_patchup.core import method as method_module
 from timm_patchup.core.draw import Change, Mix
@@ -170,6 +170,15 @@ def test_only_frozen_dataclasses_are_methods(kind: Any, registry: dict[str, type
 
 
 # A method of a user's own
+
+
+def test_a_method_that_decides_nothing_ends_in_one_line(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Nothing(Method):
+        pass
+
+    with pytest.raises(NotImplementedError, match=r"^Nothing must define change\(self, place\): it returns "):
+        Mixer(model, Nothing())(images, labels)
 
 
 @pytest.fixture

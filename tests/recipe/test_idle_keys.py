@@ -75,7 +75,7 @@ def test_a_key_without_effect_is_refused_with_the_reason(name: str) -> None:
     disabling, value, reason, enabling = CASES[name]
     with pytest.raises(NoEffect) as caught:
         Recipe.from_dict(disabling | {name: value})
-    assert caught.value.names == (name,)
+    assert list(caught.value.reasons) == [name]
     assert caught.value.problems[0].startswith(f"{name} has no effect {reason}")
     assert getattr(Recipe.from_dict(disabling | enabling | {name: value}), name) == value
     default = settings_of(Recipe)[name].default

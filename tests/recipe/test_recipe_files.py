@@ -115,7 +115,8 @@ def test_yaml_is_never_executed(tmp_path: Path) -> None:
 
 def test_differences_ignore_what_changes_nothing() -> None:
     recipe = load_recipe("fashion_mini_none")
-    assert recipe.differences(load_recipe("fashion_mini_none", {"workers": 4, "checkpoint_steps": 7})) == []
-    assert recipe.differences(load_recipe("fashion_mini_none", {"lr": 0.2, "seed": 1})) == ["lr", "seed"]
+    assert recipe.differences(load_recipe("fashion_mini_none", {"workers": 4, "checkpoint_steps": 7})) == {}
+    other = load_recipe("fashion_mini_none", {"lr": 0.2, "seed": 1})
+    assert recipe.differences(other) == {"lr": (0.1, 0.2), "seed": (0, 1)}
     changed = load_recipe("fashion_mini_hard_patchup", {"mix_gamma": 0.4})
-    assert changed.differences(load_recipe("fashion_mini_hard_patchup")) == ["mix_gamma"]
+    assert changed.differences(load_recipe("fashion_mini_hard_patchup")) == {"mix_gamma": (0.4, 0.5)}

@@ -98,10 +98,14 @@ def test_overrides_win_over_what_they_override(tmp_path: Path) -> None:
 
 def test_differences_are_found() -> None:
     recipe = load_recipe("fashion_mini_none", BOTH | SET)
-    assert recipe.differences(load_recipe("fashion_mini_none", BOTH | SET)) == []
-    assert recipe.differences(load_recipe("fashion_mini_none", BOTH | SET | {"mix_weights": [1, 1]})) == ["mix_weights"]
-    assert recipe.differences(load_recipe("fashion_mini_none", BOTH | SET | {"mix_prob": 0.4})) == ["mix_settings"]
-    assert "mix" in recipe.differences(load_recipe("fashion_mini_none"))
+    assert recipe.differences(load_recipe("fashion_mini_none", BOTH | SET)) == {}
+    weights = load_recipe("fashion_mini_none", BOTH | SET | {"mix_weights": [1, 1]})
+    assert recipe.differences(weights) == {"mix_weights": ([2.0, 1.0], [1.0, 1.0])}
+    settings = load_recipe("fashion_mini_none", BOTH | SET | {"mix_settings": {"cutmix": {"alpha": 0.5, "prob": 0.4}}})
+    found = recipe.differences(settings)
+    assert found.pop("mix_settings cutmix.alpha") == (0.2, 0.5)
+    assert all(name.startswith("mix_settings ") and one != other for name, (one, other) in found.items())
+    assert list(recipe.differences(load_recipe("fashion_mini_none"))) == ["mix", "mix_weights"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import re
 import runpy
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,6 @@ from timm_patchup.cli.study_commands import commands, data_flags, flags
 from timm_patchup.cli.train import make_parser
 from timm_patchup.errors import UserError
 from timm_patchup.study import load_study
-from timm_patchup.study.collect import collect
-from timm_patchup.study.curves import is_grid, plot_curves
 from timm_patchup.study.options import StudyOptions
 
 
@@ -131,16 +128,6 @@ def test_space_of_eps_is_normalised_in_studies(tmp_path: Path, capsys: pytest.Ca
     assert all(line.endswith("--eps-space pixels") and "/reports_pixels/" in line for line in lines)
     assert study_here("--study", "affine", "--eps-space", "pixels", "--output", tmp_path, "--dry-run") == 2
     assert "--eps-space is for suite fgsm, which affine does not have" in capsys.readouterr().err
-
-
-def test_grids_are_plotted_as_curves(tmp_path: Path) -> None:
-    grids = {name for name in COUNTS if is_grid(load_study(name))}
-    assert grids == {"alpha", "gamma_block"}
-    study, options = load_study("gamma_block"), StudyOptions(tmp_path)
-    rows = [replace(row, values=(5.0, 6.0)) for row in collect(study, 3, options)]
-    plot_curves(study, rows[:-1], tmp_path / "a.png")
-    plot_curves(study, collect(study, 3, options), tmp_path / "empty.png")
-    assert (tmp_path / "a.png").stat().st_size > (tmp_path / "empty.png").stat().st_size > 1000
 
 
 def test_the_script_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,20 +72,33 @@ def test_a_run_that_another_process_trains_waits(tmp_path: Path, capsys: pytest.
     assert not folder.in_use()
 
 
-def signal_when(condition: Callable[[], bool], *, times: int = 1) -> threading.Thread:
-    """Send this process SIGINT, as Ctrl-C does, once a condition is true."""
+def signal_when(
+    condition: Callable[[], bool], *, times: int = 1, number: signal.Signals = signal.SIGINT
+) -> threading.Thread:
+    """Send this process a signal, by default that of Ctrl-C, once a condition is true."""
 
     def wait() -> None:
         deadline = time.monotonic() + 120
         while not condition() and time.monotonic() < deadline:
             time.sleep(0.02)
         for _ in range(times):
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
             time.sleep(0.5)
 
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
     return thread
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_every_request_to_stop_reaches_the_runs(tmp_path: Path, number: signal.Signals) -> None:
+    """As a training they then write a checkpoint; a runner that died of the signal would leave them behind."""
+    running = "import time; print('up', flush=True); time.sleep(60)"
+    job = Job("j", [python(running)], tmp_path / "log")
+    thread = signal_when(lambda: last_line(job.log) == "up", number=number)
+    outcome = Runner(1, [], print).run([job])
+    assert (outcome.failed, outcome.signal) == ([], number)
+    thread.join()
 
 
 def test_second_signal_kills(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ LONG = "n" * 300
     ("flags", "expected"),
     [
         (["--dataset", "hfds/"], "dataset must be fashion_mini or hfds/OWNER/NAME, got 'hfds/'"),
+        (["--mix"], "argument --mix: expected at least one argument"),
+        (["--recipe"], "argument --recipe: expected one argument"),
         (["--model-kwargs", "noequals"], "--model-kwargs takes KEY=VALUE words, got 'noequals'"),
         (["--torchcompile", "nosuch"], "torchcompile: torch has no backend 'nosuch'"),
         (["--model", "vit_base_patch16_224"], "vit_base_patch16_224 does not take images of 32 x 32 pixels"),

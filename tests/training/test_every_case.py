@@ -15,11 +15,18 @@ from timm_patchup.recipe import load_recipe
 SHORT = ["--limit", 40, "--batch-size", 16, "--epochs", 2, "--threads", 1, "--grad-accum-steps", 2, "--model-ema"]
 SHORT += ["--checkpoint-steps", 1, "--checkpoint-hist", 9]
 
-
+VIT = {"img_size": 32, "patch_size": 8, "depth": 4, "embed_dim": 24, "num_heads": 2}
+# What only a recipe can state; test_aug_splits.py and test_outside.py have splits and methods from outside.
 MORE: dict[str, dict[str, Any]] = {
     "off": {"mix": "cutmix", "mixup_off_epoch": 1},
     "rising": {"mix": "hard_patchup", "mixup_warmup_epochs": 2, "mixup_warmup": ["prob", "gamma"]},
     "several": {"mix": ["dropblock", "cutmix"], "mixup_warmup_epochs": 1, "mixup_warmup": ["drop_prob"]},
+    "tokens": {
+        "mix": ["soft_patchup", "cutmix"],
+        "mix_block_size": 2,
+        "model": "vit_tiny_patch16_224",
+        "model_kwargs": VIT,
+    },
     "unmixed_too": {"mix": "puzzle_mix", "mix_clean_lam": 0.5},
 }
 
@@ -79,8 +86,14 @@ def test_other_methods_are_refused_on_resume(tmp_path: Path) -> None:
     both = ["--mix", "cutmix", "mixup"]
     assert train_here(*SHORT, "--output", tmp_path, "--experiment", "a", *both).code == 0
     (tmp_path / "a" / "results.json").unlink()
-    for other, key in ((["--mix-weights", 2, 1], "mix_weights"), (["--mix-alpha", 0.5], "mix_settings")):
+    for other, lines in (
+        (["--mix-weights", 2, 1], ["mix_weights [1.0, 1.0], got [2.0, 1.0]"]),
+        (["--mix-settings", "cutmix.alpha=0.5"], ["mix_settings cutmix.alpha 1.0, got 0.5"]),
+        (["--mix-prob", 0.5], ["mix_settings cutmix.prob 0.4, got 0.5", "mix_settings mixup.prob 1.0, got 0.5"]),
+        (["--mix", "cutmix", "--mix-alpha", 0.5], ["mix ['cutmix', 'mixup'], got 'cutmix'"]),
+    ):
         ended = train_here("--resume", tmp_path / "a", "--threads", 1, *both, *other)
         assert ended.code == 2
-        assert f"was started with {key} " in ended.err
+        assert len(ended.err.splitlines()) == len(lines), "the settings that differ, and no others"
+        assert all(f"was started with {line}: a resumed run keeps its recipe" in ended.err for line in lines), ended.err
     assert train_here("--resume", tmp_path / "a", "--threads", 1, *both).code == 0

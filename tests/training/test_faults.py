@@ -5,19 +5,22 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from accelerate import Accelerator
 
 from tests.support.training import Train, digests
-from timm_patchup.errors import OtherProcessFailed
+from timm_patchup.errors import OtherProcessFailed, UserError
 from timm_patchup.runs.checkpoint import Checkpoints
 from timm_patchup.runs.folder import RunFolder
+from timm_patchup.runs.local import LocalPaths, recall
 from timm_patchup.runs.metrics import Metrics
 from timm_patchup.runs.together import together
 from timm_patchup.system import files
+from timm_patchup.training import resuming
 from timm_patchup.training import run as training_run
 from timm_patchup.training.learner import Learner
 from timm_patchup.training.loop import Trainer
@@ -63,12 +66,36 @@ def test_damaged_best_weights_are_restored_from_the_copy_of_the_run(train: Train
     assert results(stopped) == results(stopped.parent / "b")
 
 
+@pytest.mark.parametrize("copied", [True, False])
+def test_best_weights_that_vanish_during_the_run(
+    train: Train, stopped: Path, monkeypatch: pytest.MonkeyPatch, copied: bool
+) -> None:
+    """They are restored before the test; without a copy, the run says so and resumes from an older checkpoint."""
+    original = Trainer._test
+
+    def damaging(self: Trainer) -> Any:
+        self.checkpoints.folder.joinpath(self.position.best_file or "").unlink()
+        if not copied:
+            (stopped / "model.safetensors").unlink()
+        return original(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_test", damaging)
+        ended = train("--experiment", "a", "--resume")
+    assert ended.code == (0 if copied else 1), ended.err
+    if not copied:
+        assert "the best weights best-0000" in ended.err
+        assert "are missing: resume the run (--resume)" in ended.err
+        assert train("--experiment", "a", "--resume").code == 0
+    assert results(stopped) == results(stopped.parent / "b")
+
+
 def test_damaged_best_weights_without_a_copy_fall_back(train: Train, stopped: Path) -> None:
     flip(next(stopped.glob("checkpoints/best-*")))
     (stopped / "model.safetensors").unlink()
     ended = train("--experiment", "a", "--resume")
     assert ended.code == 0, ended.err
-    assert "is damaged: it does not match its checksum; using the one before it" in ended.out
+    assert "are damaged: they do not match their checksum; using the one before it" in ended.out
     assert results(stopped) == results(stopped.parent / "b")
 
 
@@ -193,3 +220,40 @@ def test_what_fails_in_one_process_fails_in_all(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(accelerator, "gather", torch.ones_like)  # another process has failed
     with pytest.raises(OtherProcessFailed), together(accelerator):
         pass
+
+
+@pytest.mark.parametrize(("failed", "reports"), [([0, 1], True), ([1, 1], False)], ids=["alone", "with the first"])
+def test_the_first_process_with_an_error_reports_it(
+    monkeypatch: pytest.MonkeyPatch, failed: list[int], reports: bool
+) -> None:
+    """This one is the second of two; whether the first has failed, too, is known once all have met."""
+    accelerator = SimpleNamespace(device=torch.device("cpu"), process_index=1, gather=lambda own: torch.tensor(failed))
+    with pytest.raises(UserError) as caught, together(cast(Accelerator, accelerator)):
+        raise UserError("cannot be read")
+    assert caught.value.one_process is reports
+
+
+def test_processes_that_see_different_folders_are_refused(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on machines without a shared file system, of which one has the run: they would train silently wrong."""
+    monkeypatch.setattr(training_run, "all_equal", lambda accelerator, number: False)
+    ended = train("--experiment", "a")
+    assert ended.code == 2
+    assert "the processes see different files in" in ended.err
+
+
+def test_processes_that_read_different_checkpoints_are_refused(
+    train: Train, stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resuming, "all_equal", lambda accelerator, number: False)
+    ended = train("--experiment", "a", "--resume")
+    assert ended.code == 1
+    assert "the processes read different checkpoints of" in ended.err
+
+
+def test_local_paths_that_cannot_be_read_are_none(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    LocalPaths.of(tmp_path).remember(folder)
+    assert recall(folder) == LocalPaths(str(tmp_path))
+    for text in ("", "[" * 100_000, "[1]", '{"data_dir": 3}'):
+        (folder.checkpoints / "local.json").write_text(text)
+        assert recall(folder) == LocalPaths()

@@ -1,6 +1,8 @@
 """Requests to stop at every kind of moment: none is lost, the checkpoint is written, the resumed run ends the same."""
 
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -207,3 +209,21 @@ def test_a_launcher_that_is_terminated_takes_its_training_with_it(train: Train, 
     ended = train("--epochs", 40, "--experiment", "a", "--resume")
     assert ended.code == 0
     assert "resumed from step-" in ended.out
+
+
+def test_a_terminal_that_is_closed_ends_the_training_with_a_checkpoint(tmp_path: Path) -> None:
+    """SIGHUP comes with it, and whatever is printed afterwards fails."""
+    words = command(*TINY, "--epochs", 400, "--output", tmp_path, "--experiment", "a", "--log-interval", 1)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(words[0], words, environment())
+    checkpoints = tmp_path / "a" / "checkpoints"
+    end = time.monotonic() + 120
+    while not any(checkpoints.glob("step-*")):
+        assert time.monotonic() < end
+        if select.select([terminal], [], [], 0.02)[0]:
+            os.read(terminal, 65536)
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
+    assert not list(checkpoints.glob(".partial*"))

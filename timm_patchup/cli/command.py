@@ -15,10 +15,10 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NoReturn
 
 from ..errors import Failed, SiteError, Stopped, UserError, nearest, one_line
+from ..system.output import discard
 
 # Errors of the file system that a user can put right, with what failed.
 _FILE_ERRORS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS), "cannot write")
@@ -78,8 +78,7 @@ def run_command(
     except KeyboardInterrupt:
         code = print_errors(name, [on_interrupt], 128 + signal.SIGINT)
     except BrokenPipeError:  # the reader of the output is gone
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         code = 1
     except Exception as error:
         if "--debug" in words:
@@ -136,7 +135,9 @@ def print_errors(command: str, problems: Sequence[str], code: int, *, everywhere
     rank, local_rank = int(os.environ.get("RANK", 0)), int(os.environ.get("LOCAL_RANK", 0))
     if local_rank == 0 or everywhere:
         name = f"{command}, process {rank}" if rank else command
-        with suppress(BrokenPipeError):  # the reader of the messages is gone; the exit code remains
+        try:
             for problem in problems:
                 print(f"{name}: {one_line(problem)}", file=sys.stderr, flush=True)
+        except OSError:  # their reader, terminal or disk is gone; the exit code remains
+            discard(sys.stderr)
     return code

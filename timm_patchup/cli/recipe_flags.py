@@ -138,14 +138,25 @@ def _shown(value: Any) -> str:
 
 def named_recipe(words: Sequence[str]) -> Recipe:
     """Return the recipe that words name with --recipe and --mix, the default one if they are wrong."""
-    peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    peek.add_argument("--recipe", default=DEFAULT)
-    peek.add_argument("--mix", nargs="+")
-    given, _ = peek.parse_known_args([word for word in words if word not in ("-h", "--help")])
+    given = peek(words, "recipe")
+    mix = given.pop("mix", None)
     try:
-        return load_recipe(given.recipe, {} if given.mix is None else {"mix": one_or_several(given.mix)})
+        return load_recipe(given.get("recipe", DEFAULT), {} if mix is None else {"mix": mix})
     except UserError:
         return load_recipe(DEFAULT)
+
+
+def peek(words: Sequence[str], *names: str) -> dict[str, Any]:
+    """Return the values of flags with these names and of --mix, before the parser that has all flags is made.
+
+    A flag without a value is left out here: that parser refuses it.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in names:
+        parser.add_argument(f"--{name}", nargs="?")
+    parser.add_argument("--mix", nargs="*")
+    given, _ = parser.parse_known_args([word for word in words if word not in ("-h", "--help")])
+    return {name: one_or_several(value) for name, value in vars(given).items() if value not in (None, [])}
 
 
 def given_keys(namespace: argparse.Namespace) -> dict[str, Any]:

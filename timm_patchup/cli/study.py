@@ -11,11 +11,11 @@ from ..data.source import HUB_PREFIX
 from ..errors import UserError, nearest
 from ..runs.folder import RunFolder
 from ..study.collect import StudyRow, check_finished, collect, damaged_runs, is_done
-from ..study.curves import is_grid, plot_curves
+from ..study.curves import plot_study
 from ..study.definition import Run, Study, list_studies, load_study
 from ..study.options import EPS_SPACE, StudyOptions, run_recipe
 from ..study.runner import Job, Runner, last_line
-from ..study.tables import comma_separated, markdown, plot, table
+from ..study.tables import comma_separated, markdown, table
 from ..system.files import make_folder, write_whole
 from ..system.locks import LOCK, locked
 from ..system.threads import share_of_cores
@@ -201,11 +201,11 @@ def _run(
     if given.jobs and jobs:
         stopped = Runner(given.jobs, devices(given.jobs), ended).run(jobs).signal
     rows = _write(study, seeds, options, command, failed)
-    (plot_curves if is_grid(study) else plot)(study, rows, options.folder / "results.png")
+    figures = plot_study(study, rows, options.folder)
     damaged = damaged_runs(runs, options)
     print_errors(COMMAND, damaged, 1)
     print("\n" + "\n".join(table(rows)))
-    print(f"\n{options.folder}/: results.md, results.csv, results.png")
+    print(f"\n{options.folder}/: {', '.join(('results.md', 'results.csv', *figures))}")
     if study.evaluation:
         print(f"{options.reports}/: the evaluation of each run")
     if stopped:

@@ -13,8 +13,8 @@ _GRAPHS_PER_KIND = 8  # Dynamo's default for a function
 def mask_of_graph(changed: Tensor) -> Tensor:
     """Return a mask as the input of a graph: bytes for bool, the same memory; floats as they are.
 
-    On the CPU, inductor reads a bool mask value by value, with a branch for each, but bytes as vectors. Inside the graph
-    it is too late: the conversion would be fused into the loop over the features.
+    On the CPU, inductor reads a bool mask value by value, with a branch for each, but bytes as vectors. Inside the
+    graph it is too late: the conversion would be fused into the loop over the features.
     """
     return changed.view(torch.uint8) if changed.dtype is torch.bool else changed
 
@@ -22,8 +22,9 @@ def mask_of_graph(changed: Tensor) -> Tensor:
 def indices_of_graph(partner: Tensor) -> tuple[Tensor, Tensor]:
     """Return a permutation and its inverse, int64 (B,), as inputs of a graph: the columns of one tensor.
 
-    On the CPU, inductor can tile a loop that reads neighbours along two dimensions, as one over features and gradients in
-    different memory formats does. An index vector without gaps makes the batch a third, and the loop is not vectorised.
+    On the CPU, inductor can tile a loop that reads neighbours along two dimensions, as one over features and gradients
+    in different memory formats does. An index vector without gaps makes the batch a third, and the loop is not
+    vectorised.
     """
     indices = torch.stack([partner, partner.argsort()], dim=1)
     return indices[:, 0], indices[:, 1]
@@ -51,9 +52,9 @@ def allow_graphs(kinds: int) -> None:
     Beyond its limit it runs a model uncompiled, which is slow and easily missed: the default of 8 is reached by one
     model with three sites, train and eval mode and two sizes of image.
 
-    The limit is raised for the process, because Dynamo reads it while it compiles, inside the model's forward pass, where
-    a mixer has no say. A limit for one model is up to the caller: ``torch.compile(model, recompile_limit=...)`` takes
-    precedence in the torch releases that have it.
+    The limit is raised for the process, because Dynamo reads it while it compiles, inside the model's forward pass,
+    where a mixer has no say. A limit for one model is up to the caller: ``torch.compile(model, recompile_limit=...)``
+    takes precedence in the torch releases that have it.
     """
     config = torch._dynamo.config
     name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"  # its name before torch 2.6

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from ..errors import UserError, WrongType, nearest, unknown
+from ..errors import NoEffect, UserError, WrongType, nearest, unknown
 from . import sampling
 from .draw import Change
 from .functional import Objective
@@ -137,7 +137,7 @@ class Method(Checked):
 
         Masks are bool, (1 or B, 1 or C, H, W), or (1, 1, 1, 1) for everything, made on ``place.device``.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define change(self, place): it returns a Mix or Erase")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,4 +259,7 @@ def read_method(name: str, values: Mapping[str, Any], *, prefix: str = "") -> Me
         except UserError as error:
             errors.append(error)
     raise_together(errors)
-    return make_method(name, **checked)
+    try:
+        return make_method(name, **checked)
+    except NoEffect as error:
+        raise NoEffect({prefix + key: why for key, why in error.reasons.items()}) from None

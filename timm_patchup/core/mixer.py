@@ -7,7 +7,6 @@ randomness, hooks, targets and the loss are the same for all.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import SiteError, UserError
-from . import sampling
 from .batch import MixedBatch, check_batch, check_logits, check_returned, check_splits, mark_returned, own_target
 from .criterion import Criterion, cross_entropy, refuse_double_smoothing, refuse_other_splits
-from .draw import Change, Draw
+from .draw import Draw
+from .drawing import draw_for
 from .functional import mix_targets
 from .hooks import Armed, attach, refuse_wrapped
-from .layout import FeatureMap, widest_of
-from .method import INPUT, Method, Place
+from .layout import FeatureMap
+from .method import INPUT, Method
 from .objective import mixed_loss, own_targets, unmixed_loss
 from .probe import in_dtype_of, probe, saliency
 from .schedule import Schedule
@@ -281,47 +280,18 @@ class Mixer:
 
     def _make_draw(self, x: Tensor, own: Tensor) -> Draw:
         """Draw for a batch of images with their own targets, (B, K)."""
-        self._maps_for(x)
+        maps = self._maps_for(x)
         generator = self._stream.next()
         if self._epoch is None:
             raise RuntimeError("the schedule needs the epoch: call mix.set_epoch(epoch) at the start of each")
-        now = self.schedule.method_at(self.method, self._epoch)
-        method = now.choose(generator)
-        if sampling.uniform(generator) >= method.prob:
-            return Draw.nothing(x, method)
-        sites = next(names for member, names in zip(now.members, self._site_names) if member is method)
-        chosen = sites if method.at_all_sites else (sites[sampling.integer(len(sites), generator)],)
-        partner = torch.randperm(len(x), generator=generator).to(x.device, non_blocking=True)
-        *others, last = (self._draw_at(site, sites, method, x, own, partner, generator) for site in chosen)
-        return replace(last, others=tuple(others)) if others else last
-
-    def _draw_at(
-        self,
-        site: str,
-        sites: tuple[str, ...],
-        method: Method,
-        x: Tensor,
-        own: Tensor,
-        partner: Tensor,
-        generator: torch.Generator,
-    ) -> Draw:
-        """Draw what happens at one site; arguments as in ``_make_draw``."""
-        layouts = self._maps_for(x)[site]
-        widest = widest_of(layouts)
-        place = Place(
-            site=site,
-            sites=sites,
-            shape=(len(x), widest.channels, widest.height, widest.width),
-            partner=partner,
+        return draw_for(
+            x,
+            method=self.schedule.method_at(self.method, self._epoch),
+            site_names=self._site_names,
+            maps=maps,
             generator=generator,
-            device=x.device,
-            images=x.detach() if site == INPUT else None,
-            saliency=partial(self._saliency, x, own) if method.needs_saliency and site == INPUT else None,
+            saliency=partial(self._saliency, x, own),
         )
-        change: Change = method.change(place)
-        if not change.mixes:
-            partner = torch.arange(len(x), device=x.device)
-        return Draw(site, partner, change, layouts, method)
 
     def _saliency(self, x: Tensor, own: Tensor) -> Tensor:
         with self.paused():

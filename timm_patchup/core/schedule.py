@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import UserError
+from ..errors import NoEffect, UserError
 from .method import Method
 from .one_of import OneOf
 from .settings import Checked, setting, settings_of
@@ -58,3 +58,16 @@ class Schedule(Checked):
                 yield f"{prefix}warmup: {name} is not a setting of {names}"
             elif any(known.types != (float,) or known.low != 0 for known in found):
                 yield f"{prefix}warmup: {name} cannot rise from 0, only numbers from 0 on can: prob, gamma, drop_prob"
+            else:
+                yield from (f"{prefix}warmup: {problem}" for problem in _without_effect(method, name))
+
+
+def _without_effect(method: Method, name: str) -> list[str]:
+    """Return why a setting has no effect, in any of several methods."""
+    problems = []
+    for member in (one for one in method.members if name in settings_of(type(one))):
+        try:
+            replace(member, **{name: 0.0})
+        except NoEffect as error:
+            problems += error.problems
+    return problems

@@ -199,6 +199,11 @@ def setting(
     return field(default=default, metadata={"setting": known})
 
 
+def without(name: str) -> Callable[[Any], str | None]:
+    """Return the condition ``idle`` of a setting that has no effect while another is off: false, none or 0."""
+    return lambda values: None if getattr(values, name) else f"without {name}"
+
+
 _settings: dict[type, dict[str, Setting]] = {}
 
 
@@ -263,6 +268,9 @@ def raise_together(errors: Sequence[UserError]) -> None:
     """Raise one error as it is, several as one with all their problems."""
     if len(errors) == 1:
         raise errors[0]
+    without_effect = [error.reasons for error in errors if isinstance(error, NoEffect)]
+    if errors and len(without_effect) == len(errors):
+        raise NoEffect({name: why for reasons in without_effect for name, why in reasons.items()})
     if errors:
         raise UserError([problem for error in errors for problem in error.problems])
 

@@ -52,7 +52,8 @@ class TaskMixing(TrainingTask):
             names = ", ".join(member.name for member in mixer.method.members)
             raise UserError(
                 f"distillation cannot be combined with {names} at {', '.join(hidden)}, inside the student: "
-                f"the teacher would not be mixed. At the input both see the same images: sites=['input'], or cutmix"
+                f"the teacher would not be mixed. At the input both see the same images: mix at the site input alone, "
+                f"or with a method such as cutmix"
             )
         super().__init__(*args, **kwargs)
         if not any(module is mixer.model for module in self.trainable_module.modules()):

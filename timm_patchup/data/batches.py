@@ -5,6 +5,7 @@ gives every sample to exactly one process.
 """
 
 from collections.abc import Iterator
+from itertools import cycle, islice
 
 import torch
 from torch.utils.data import Sampler
@@ -52,15 +53,13 @@ class TrainingBatches(Sampler[list[SampleKey]]):
         generator = torch.Generator().manual_seed(derive_seed(self.seed, 0, epoch))
         order = torch.randperm(self.num_samples, generator=generator).repeat_interleave(self.repeats)
         share = self.batch_size // (self.world_size * self.micro_batches)
+        # Repeats of an image have epochs of their own, so that each is augmented anew.
+        epochs = range(epoch * self.repeats, (epoch + 1) * self.repeats)
         for update in range(start, self.updates):
             for micro_batch in range(self.micro_batches):
                 first = update * self.batch_size + (micro_batch * self.world_size + self.rank) * share
                 samples = order[first : first + share].tolist()
-                # Repeats of an image have epochs of their own, so that each is augmented anew.
-                yield [
-                    (epoch * self.repeats + (first + position) % self.repeats, sample)
-                    for position, sample in enumerate(samples)
-                ]
+                yield list(zip(islice(cycle(epochs), first % self.repeats, None), samples))
 
 
 class EvaluationBatches(Sampler[list[SampleKey]]):

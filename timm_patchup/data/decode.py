@@ -10,6 +10,7 @@ import io
 import numpy as np
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
+from timm.data.readers.img_extensions import get_img_extensions
 from torch import Tensor
 
 try:
@@ -19,10 +20,17 @@ except ImportError:  # torchvision 0.29 deprecates its decoder; Pillow's takes a
 
 _JPEG_START = b"\xff\xd8\xff"
 _ORIENTATION = 0x0112
+# Besides timm's types: JPEG, PNG and what a user has added to timm's list.
+_MORE_TYPES = (".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 
 class Undecodable(ValueError):
     """Bytes that are not an image, or not a usable one; the text is the reason, as the end of a sentence."""
+
+
+def image_types() -> set[str]:
+    """Return how names of image files end, in lower case with the dot."""
+    return {*get_img_extensions(), *_MORE_TYPES}
 
 
 def decode_rgb(data: bytes) -> Tensor:

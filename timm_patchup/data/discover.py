@@ -14,7 +14,7 @@ import numpy as np
 from ..core.settings import AUTO
 from ..errors import DataError
 from ..recipe import Recipe
-from .folders import WHOLE, find_split_folder, list_classes, list_split_folders
+from .folders import WHOLE, count_other_files, find_split_folder, list_classes, list_split_folders
 from .source import HUB_PREFIX, HubSource, list_splits, load_rows
 
 VAL_FRACTION, TEST_FRACTION = 0.1, 0.2
@@ -59,7 +59,7 @@ def discover(recipe: Recipe, data_dir: str | Path | None) -> Discovered:
         names = list_classes(images)
         keys["num_classes"] = len(names)
         _refuse_one_class(names, images)
-        notes = _missing_classes(names, folder, keys)
+        notes = _missing_classes(names, folder, keys) + _ignored_files(images)
     else:
         rows = load_rows(keys["dataset"], recipe.dataset_config, keys["train_split"], folder)
         keys |= _columns(recipe, rows.features)
@@ -168,6 +168,15 @@ def _missing_classes(names: Sequence[str], folder: Path, keys: Mapping[str, Any]
             shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
             notes.append(f"note: {split}/ has no images of {shown}")
     return notes
+
+
+def _ignored_files(images: Path) -> list[str]:
+    """Return a note if there are files that are no images: they may be photos in a format that cannot be read."""
+    others = count_other_files(images)
+    if not others:
+        return []
+    kinds = ", ".join(sorted(others)[:4]) + (", ..." if len(others) > 4 else "")
+    return [f"note: {others.total()} other file{'s' if others.total() > 1 else ''} in {images.name}/ ignored ({kinds})"]
 
 
 def _describe(recipe: Recipe, keys: Mapping[str, Any]) -> str:

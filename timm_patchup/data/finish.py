@@ -4,6 +4,7 @@ Loaders send bytes, a quarter of the floats, and what was drawn per sample (``dr
 """
 
 import weakref
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -16,7 +17,9 @@ from .draws import Draws, seed_everything
 # Weights of red, green and blue in Pillow's grey.
 _GREY = (0.299, 0.587, 0.114)
 # Values that a CPU core works on at once, so that they stay in its cache between the steps.
-_IN_CACHE = 2**18
+_IN_CACHE = 2**19
+# Values of an image from which on a CPU jitters images one by one: what it saves outweighs the calls.
+_LARGE = 2**15
 # Buffers that wait for the next batch; one is enough unless the last batch is held while the next one is made.
 _IDLE = 2
 
@@ -47,7 +50,8 @@ class Finish:
 
         Random erasing moves the global generators.
         """
-        pixels = pixels.to(self.device, non_blocking=True)
+        # Memory that is not pinned belongs to a loader process, which uses it again: there the copy is waited for.
+        pixels = pixels.to(self.device, non_blocking=pixels.is_pinned())
         jitter, shift, seeds = draws or Draws()
         on_cpu = self.device.type == "cpu"
         images = self._buffers.empty(pixels.shape) if on_cpu else torch.empty(pixels.shape, device=self.device)
@@ -56,7 +60,10 @@ class Finish:
         for first in range(0, len(pixels), chunk):
             some = slice(first, first + chunk)
             part = images[some].copy_(pixels[some])
-            if jitter is not None:
+            if jitter is not None and on_cpu and part[0].numel() > _LARGE:
+                for image, steps in zip(part, jitter[some].tolist()):
+                    jitter_image_(image, steps)
+            elif jitter is not None:
                 jitter_(part, jitter[some])
             part.div_(255)
             if shift is not None:
@@ -76,15 +83,35 @@ def jitter_(images: Tensor, steps: Tensor) -> None:
         images: float (B, C, H, W) in [0, 255].
         steps: (B, 3, 3), as in ``Draws``.
     """
-    channels = images.shape[1]
-    weights = _GREY if channels == 3 else (1.0,)
     for step in steps.unbind(dim=1):
         own, pixel, mean = (values[:, None, None, None] for values in step.unbind(dim=1))
-        grey = images[:, :1] * weights[0]
-        for channel in range(1, channels):
-            grey.add_(images[:, channel : channel + 1], alpha=weights[channel])
+        grey = _grey(images)
         average = grey.mean(dim=(2, 3), keepdim=True)
         images.mul_(own).add_(grey.mul_(pixel).add_(average.mul_(mean))).clamp_(0, 255)
+
+
+def jitter_image_(image: Tensor, steps: Sequence[Sequence[float]]) -> None:
+    """Do as ``jitter_``, bit for bit, for one image (C, H, W), without what a step multiplies by zero."""
+    image = image[None]
+    for own, pixel, mean in steps:
+        grey = _grey(image) if pixel or mean else None
+        average = grey.mean(dim=(2, 3), keepdim=True) if grey is not None and mean else None
+        image.mul_(own)
+        if grey is not None and pixel:
+            image.add_(grey.mul_(pixel))
+        if average is not None:
+            image.add_(average.mul_(mean))
+        image.clamp_(0, 255)
+
+
+def _grey(images: Tensor) -> Tensor:
+    """Return the grey values (B, 1, H, W) of images (B, C, H, W)."""
+    channels = images.shape[1]
+    weights = _GREY if channels == 3 else (1.0,)
+    grey = images[:, :1] * weights[0]
+    for channel in range(1, channels):
+        grey.add_(images[:, channel : channel + 1], alpha=weights[channel])
+    return grey
 
 
 class Buffers:

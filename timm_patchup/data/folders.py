@@ -5,12 +5,14 @@ folders, a class that only the test images have. Files that are not images and h
 """
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ..errors import DataError
+from .decode import image_types
 from .encoded import EncodedSource
 
 # The name of the split of a folder that has class folders and no splits; ``datasets`` means all splits by it, too.
@@ -40,7 +42,7 @@ class FolderSource(EncodedSource):
         if extra:
             raise DataError(f"{folder} has images of {_shown(extra)}, which the training images do not have")
         known = {name: index for index, name in enumerate(self.class_names)}
-        samples, _ = find_images_and_targets(str(folder), class_to_idx=known)
+        samples, _ = find_images_and_targets(str(folder), types=image_types(), class_to_idx=known)
         samples = [(path, label) for path, label in samples if not _is_hidden(Path(path).relative_to(folder))]
         self._paths = [path for path, _ in samples]
         self.labels = np.asarray([label for _, label in samples], dtype=np.int64)
@@ -112,15 +114,22 @@ def list_classes(folder: Path, *, allow_empty: bool = False) -> list[str]:
     return sorted(found, key=natural_key)
 
 
+def count_other_files(folder: Path) -> Counter[str]:
+    """Return how many files of a folder are ignored, because they are no images, by the ends of their names."""
+    others: Counter[str] = Counter()
+    for _, files in _walk(folder):
+        visible = [name for name in files if not name.startswith(".")]
+        others.update(os.path.splitext(name)[1].lower() or name for name in set(visible) - set(_images(visible)))
+    return others
+
+
 def _walk(folder: Path) -> list[tuple[Path, list[str]]]:
     walked = os.walk(folder, followlinks=True)
     return [(Path(path), files) for path, _, files in walked if not _is_hidden(Path(path).relative_to(folder))]
 
 
 def _images(files: Sequence[str]) -> "filter[str]":
-    from timm.data.readers.img_extensions import get_img_extensions
-
-    types = get_img_extensions(as_set=True)
+    types = image_types()
     return filter(lambda name: os.path.splitext(name)[1].lower() in types and not name.startswith("."), files)
 
 

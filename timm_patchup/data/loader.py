@@ -24,11 +24,9 @@ from .finish import Finish
 from .images import Images, open_images
 from .source import open_source, open_test, open_train
 from .splits import hold_out, hold_out_per_class, take_at_most, take_per_class, take_stratified
-from .workers import Notes, Refused, WorkerDataset, one_thread
+from .workers import PREFETCH, Notes, Refused, WorkerDataset, one_thread
 
 _CPU = torch.device("cpu")
-# Batches that each loader process makes ahead. They are bytes, so four take as much memory as one of floats.
-_PREFETCH = 4
 
 
 @dataclass(frozen=True)
@@ -141,7 +139,7 @@ class ImageLoader:
             num_workers=workers,
             pin_memory=device.type == "cuda",
             persistent_workers=workers > 0,
-            prefetch_factor=_PREFETCH if workers else None,
+            prefetch_factor=PREFETCH if workers else None,
             worker_init_fn=self._notes.start_worker,
             generator=torch.Generator(),  # without it, making an iterator draws from the global generator
         )
@@ -164,7 +162,7 @@ class ImageLoader:
             with one_thread() if self._workers else nullcontext():
                 images = self._finish(batch.pixels, batch.draws)
             labels = batch.labels.to(self._device, non_blocking=True)
-            del batch  # its memory is shared with a loader process
+            del batch  # its memory is shared with a loader process, which uses it again
             yield images, labels
 
 

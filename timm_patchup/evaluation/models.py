@@ -6,6 +6,7 @@ are read from safetensors files only.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os.path import exists, isdir  # of names that no file can have, Path's methods raise
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def load_models(sources: Sequence[str]) -> list[EvalModel]:
             models.append(_load(source, name))
         except UserError as error:
             problems += error.problems
-    places = [str(Path(source).resolve()) if Path(source).is_dir() else source for source in sources]
+    places = [str(Path(source).resolve()) if isdir(source) else source for source in sources]
     twice = sorted({source for source, place in zip(sources, places) if places.count(place) > 1})
     problems += [f"model {source} is given twice" for source in twice]
     if problems:
@@ -118,12 +119,12 @@ def _load(source: str, name: str) -> EvalModel:
 
 
 def _is_folder_or_repo(source: str) -> bool:
-    return source.startswith((HUB, FOLDER, ".")) or "/" in source or Path(source).exists()
+    return source.startswith((HUB, FOLDER, ".")) or "/" in source or exists(source)
 
 
 def _find(source: str) -> str:
     """Return the name with its prefix; a name whose parent folder exists is a mistyped folder, not a repository."""
-    mistyped = not Path(source).exists() and (Path(source).is_absolute() or Path(source).parent.is_dir())
+    mistyped = not exists(source) and (Path(source).is_absolute() or isdir(Path(source).parent))
     return FOLDER + source if mistyped and not source.startswith((HUB, FOLDER)) else find(source)
 
 
@@ -158,7 +159,7 @@ def _timm_images(model: nn.Module, source: str) -> ImageSpec:
 def _from_registry(name: str) -> nn.Module:
     if not timm.is_model(name.partition(".")[0]):
         hint = nearest(name, timm.list_models())
-        raise UserError(f"model {name}: there is no such folder, and timm has no such model{hint}")
+        raise UserError(f"model {one_line(name, 80)}: there is no such folder, and timm has no such model{hint}")
     try:
         return timm.create_model(name, pretrained=True)
     except Exception as error:  # whatever the Hub's client, the files and the model's constructor raise
@@ -168,7 +169,7 @@ def _from_registry(name: str) -> nn.Module:
 def _names(sources: Sequence[str]) -> list[str]:
     """Return a short name per source: the end of its path, as long as needed to be unique."""
     parts = [source.rstrip("/").removeprefix(HUB).removeprefix(FOLDER).split("/") for source in sources]
-    parts = [list(Path(source).resolve().parts) if Path(source).is_dir() else p for source, p in zip(sources, parts)]
+    parts = [list(Path(source).resolve().parts) if isdir(source) else p for source, p in zip(sources, parts)]
     names = []
     for own in parts:
         length = 1

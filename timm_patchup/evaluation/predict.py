@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from PIL import Image
 from timm.data import ImageNetInfo, infer_imagenet_subset
-from timm.data.readers.img_extensions import get_img_extensions
 from torch import nn
 
-from ..data.decode import Undecodable, convert_image, open_image
+from ..data.decode import Undecodable, convert_image, image_types, open_image
 from ..data.encoded import Source
 from ..data.finish import Finish
 from ..data.images import EVALUATION, open_images
@@ -88,7 +87,7 @@ def list_images(images: str | Path | Iterable[str | Path]) -> list[Path]:
     Raises:
         DataError: a folder has no images.
     """
-    types = get_img_extensions(as_set=True)
+    types = image_types()
     found: list[Path] = []
     for path in map(Path, [images] if isinstance(images, (str, Path)) else images):
         if not path.is_dir():

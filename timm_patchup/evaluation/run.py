@@ -22,7 +22,7 @@ from ..runs.accelerator import make_accelerator
 from ..runs.folder import RunFolder
 from ..runs.load import FOLDER
 from ..runs.local import recall
-from ..runs.together import main_first, together
+from ..runs.together import failing_alone, main_first, naming_lost_processes, together
 from ..system.files import make_folder
 from ..system.locks import LOCK, locked
 from .context import EvalContext
@@ -84,9 +84,22 @@ def run(call: EvalCall, *, show: Callable[[str], None] = print) -> dict[str, dic
     if problems := suite_problems(call.suites, options):
         raise UserError(problems)
     suites = [SUITES[name] for name in call.suites]
+    named = None if call.data is None else find_data(call.data, ())  # before a download that may take long
     accelerator = make_accelerator(threads=call.threads)
+    with naming_lost_processes(accelerator):
+        return _run(call, suites, options, named, accelerator, show)
+
+
+def _run(
+    call: EvalCall,
+    suites: Sequence[Suite],
+    options: Mapping[str, Any],
+    named: DataSpec | None,
+    accelerator: Accelerator,
+    show: Callable[[str], None],
+) -> dict[str, dict[str, Values]]:
     models = load_models(call.models)
-    data = find_data(call.data, models, is_local=call.data_dir is not None)
+    data = named or find_data(None, models, is_local=call.data_dir is not None)
     _check_classes(models, data)
     images = main_first(accelerator, lambda: _open_images(models, data, call))
     first = images[models[0].name]
@@ -97,9 +110,10 @@ def run(call: EvalCall, *, show: Callable[[str], None] = print) -> dict[str, dic
     with _locked(call.output, accelerator):
         results = Results(call.output, header, force=call.force)  # another evaluation may have added to it
         accelerator.wait_for_everyone()  # every process has read results.json before it is written
-        for suite in suites:
-            for context in contexts:
-                _measure(suite, context, results, force=call.force)
+        with failing_alone(accelerator):
+            for suite in suites:
+                for context in contexts:
+                    _measure(suite, context, results, force=call.force)
         with together(accelerator):
             if accelerator.is_main_process:
                 lines = write_report(results, options)

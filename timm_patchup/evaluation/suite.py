@@ -45,6 +45,11 @@ class Option:
         return f"--{self.name.replace('_', '-')}"
 
 
+def choice(name: str, help: str, choices: tuple[str, ...]) -> Option:
+    """Return an option that takes one of some words, the first by default."""
+    return Option(name=name, help=help, default=choices[0], choices=choices)
+
+
 @dataclass(frozen=True)
 class Extra:
     """What a suite adds to the report after its table, and to results.json at top level."""
@@ -63,6 +68,8 @@ class Suite:
         unit: the unit of the numbers in its table.
         measure: measures one classifier.
         settings: what the numbers depend on; stored results are reused only if it is equal.
+        is_current: takes stored settings and options by name, and returns whether the numbers were measured as in this
+            edition and with these options, for tables that take them as they are; None if no edition differed.
         values: names of its values in results.json; empty if they depend on the model.
         labels: names of values in tables, if they differ from ``values``.
         digits: decimals in tables.
@@ -80,6 +87,7 @@ class Suite:
     unit: str = ""
     measure: Callable[[EvalContext], Measured]
     settings: Callable[[EvalContext], dict[str, Any]]
+    is_current: Callable[[Mapping[str, Any], OptionValues], bool] | None = None
     values: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     digits: int = 2

@@ -22,6 +22,10 @@ _PROB = "probability that a batch is altered"
 _GAMMA = "the paper's probability of altering a feature; the share altered is 1 - mix.draw.kept"
 
 
+def _without_the_input(method: "BlockMethod") -> str | None:
+    return None if method.sites is None or INPUT in method.sites else "at sites without the input"
+
+
 @dataclass(frozen=True, kw_only=True)
 class BlockMethod(SiteMethod):
     """What both modes share: the blocks, and what takes their place at the input."""
@@ -35,7 +39,9 @@ class BlockMethod(SiteMethod):
         "batch", "one mask for the batch (the authors' code; the paper is silent), or one per sample"
     )
     input_mask: Literal["rectangle", "blocks"] = setting(
-        "rectangle", "at the input a CutMix rectangle (the paper), or the block mask of its ablation"
+        "rectangle",
+        "at the input a CutMix rectangle (the paper), or the block mask of its ablation",
+        idle=_without_the_input,
     )
     objective: Objective = setting("paper", "paper for L1 + L2, l1 or l2 for one of the two terms")
 
@@ -92,7 +98,6 @@ class SoftPatchUp(BlockMethod):
 
     gamma: float = setting(0.75, _GAMMA, low=0, high=1)
     alpha: float = setting(2.0, "lam ~ Beta(alpha, alpha), the weight of the own features in a block", above=0)
-
     lam: Literal["batch", "sample"] = setting("batch", LAM)
 
     def draw_lam(self, place: Place) -> float | Tensor:

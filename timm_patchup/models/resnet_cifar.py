@@ -19,13 +19,14 @@ class SmallImageResNet(ResNet):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        stem, weight = self.conv1, self.conv1.weight
-        self.conv1 = nn.Conv2d(
+        net: Any = self  # timm's attributes have no types of their own
+        stem, weight = net.conv1, net.conv1.weight
+        net.conv1 = nn.Conv2d(
             stem.in_channels, stem.out_channels, 3, padding=1, bias=False, device=weight.device, dtype=weight.dtype
         )
-        nn.init.kaiming_normal_(self.conv1.weight, mode="fan_out", nonlinearity="relu")
-        self.maxpool = nn.Identity()
-        for info in self.feature_info:
+        nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
+        net.maxpool = nn.Identity()
+        for info in net.feature_info:
             info["reduction"] = max(1, info["reduction"] // _TIMM_STEM_REDUCTION)
 
 

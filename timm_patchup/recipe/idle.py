@@ -14,11 +14,6 @@ DECAYING = ("cosine", "tanh", "poly")
 SCHEDULED = (*DECAYING, "step", "multistep")
 
 
-def without(key: str) -> Idle:
-    """Idle while another key is off: false, none or 0."""
-    return lambda recipe: None if getattr(recipe, key) else f"without {key}"
-
-
 def schedule_is(*names: str) -> Idle:
     """Idle with all schedules but these."""
     needed = f"it needs {' or '.join(names)}"

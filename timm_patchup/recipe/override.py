@@ -32,8 +32,30 @@ def _join(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any
 def without_idle(values: Mapping[str, Any], *, keep: Collection[str] = ()) -> dict[str, Any]:
     """Return flat keys without those that have no effect, but for the ones to keep."""
     left = dict(values)
-    while idle := _idle_keys(left).difference(keep):  # without one key, another may have no effect either
-        left = {name: value for name, value in left.items() if name not in idle}
+    while idle := {name for name in _idle_keys(left) if not _is_among(name, keep)}:
+        before, left = left, _without(left, idle)  # without one key, another may have no effect either
+        if left == before:
+            break
+    return left
+
+
+def _is_among(name: str, keys: Collection[str]) -> bool:
+    """Return whether a key is among others; a setting of one of several methods, METHOD.SETTING, has several."""
+    setting = MIX_PREFIX + name.rpartition(".")[2]
+    return name in keys or ("." in name and (setting in keys or "mix_settings" in keys))
+
+
+def _without(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return flat keys without some: METHOD.SETTING is that method's own setting, or else the one that all share."""
+    each: Mapping[str, Mapping[str, Any]] = values.get("mix_settings") or {}
+    own = {f"{method}.{key}" for method, settings in each.items() for key in settings}
+    shared = {MIX_PREFIX + name.rpartition(".")[2] for name in names if "." in name and name not in own}
+    left = {name: value for name, value in values.items() if name not in names and name not in shared}
+    if each:
+        left["mix_settings"] = {
+            method: {key: value for key, value in settings.items() if f"{method}.{key}" not in names}
+            for method, settings in each.items()
+        }
     return left
 
 
@@ -42,7 +64,7 @@ def _idle_keys(values: Mapping[str, Any]) -> set[str]:
     try:
         Recipe.from_dict(values)
     except NoEffect as error:
-        return set(error.names)
+        return set(error.reasons)
     except UserError:
         pass
     return set()

@@ -16,7 +16,7 @@ from ..core.method import Method, list_methods, method_settings
 from ..core.one_of import OneOf, make_methods, read_methods
 from ..core.outside import is_unknown_outside
 from ..core.schedule import Schedule
-from ..core.settings import AUTO, Checked, raise_together, setting, settings_of
+from ..core.settings import AUTO, Checked, raise_together, setting, settings_of, without
 from ..errors import UserError, nearest
 from .contradictions import contradictions
 from .idle import (
@@ -36,7 +36,6 @@ from .idle import (
     nothing_held_out,
     optimizer_has,
     schedule_is,
-    without,
 )
 
 MIX_PREFIX = "mix_"
@@ -357,22 +356,32 @@ class Recipe(Checked):
         """The keys that are still ``auto``: what they stand for follows from the data and the model."""
         return [name for name, known in settings_of(Recipe).items() if known.auto and getattr(self, name) == AUTO]
 
-    def differences(self, other: "Recipe") -> list[str]:
-        """Return the keys that affect the result and in which two recipes differ; ``auto`` agrees with any value."""
+    def differences(self, other: "Recipe") -> dict[str, tuple[Any, Any]]:
+        """Return both values of each key that affects the result and in which two recipes differ.
+
+        ``auto`` agrees with any value. If the methods differ, their settings are not compared.
+        """
         mine, theirs = _comparable(self), _comparable(other)
-        names = [name for name in (mine | theirs) if name not in KEYS_FREE_TO_CHANGE_ON_RESUME]
-        open_keys = {*self.unresolved, *other.unresolved}
-        return [name for name in names if name not in open_keys and mine.get(name) != theirs.get(name)]
+        compared = {*settings_of(Recipe)} if self.mix != other.mix else {*mine, *theirs}
+        compared -= {*KEYS_FREE_TO_CHANGE_ON_RESUME, *self.unresolved, *other.unresolved}
+        names = [name for name in (mine | theirs) if name in compared]
+        values = {name: (mine.get(name), theirs.get(name)) for name in names}
+        return {name: (one, another) for name, (one, another) in values.items() if one != another}
 
     def contradictions(self) -> list[str]:
         return contradictions(self)
 
 
 def _comparable(recipe: Recipe) -> dict[str, Any]:
-    """Return the flat keys, with the name of a file of weights in place of its path, as runs record it."""
+    """Return the flat keys: weights by the name of their file, as runs record them, each setting of several methods."""
     flat = recipe.to_dict()
     path = flat["pretrained_path"]
-    return flat | {"pretrained_path": path if path is None else Path(path).name}
+    several = {
+        f"mix_settings {method}.{name}": value
+        for method, settings in flat.pop("mix_settings", {}).items()
+        for name, value in settings.items()
+    }
+    return flat | several | {"pretrained_path": path if path is None else Path(path).name}
 
 
 KEYS_FREE_TO_CHANGE_ON_RESUME = frozenset(name for name, known in settings_of(Recipe).items() if not known.fixed)

@@ -106,7 +106,7 @@ class Checkpoints:
         """
         expected = self._best_sums.get(name)
         if expected is not None:
-            _check_file(self.folder / name, expected, called=f"the best weights {name}")
+            _check_best(self.folder / name, expected, called=f"the best weights {name}")
         try:
             return load_file(self.folder / name)
         except (OSError, SafetensorError) as error:
@@ -187,11 +187,11 @@ def _has_checksum(path: Path, expected: str) -> bool:
         return False
 
 
-def _check_file(path: Path, expected: str, *, called: str) -> None:
+def _check_best(path: Path, expected: str, *, called: str) -> None:
     if not path.is_file():
-        raise CheckpointError(f"{called} is missing")
+        raise CheckpointError(f"{called} are missing")
     if checksum(path) != expected:
-        raise CheckpointError(f"{called} is damaged: it does not match its checksum")
+        raise CheckpointError(f"{called} are damaged: they do not match their checksum")
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -209,7 +209,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
                 raise CheckpointError(f"{path.name} is damaged: {name} does not match its checksum")
         best, best_sum = manifest["best"], manifest.get("best_sha256")  # earlier editions had no checksum of them
         if best is not None and best_sum is not None:
-            _check_file(path.parent / best, best_sum, called=f"{path.name}: its best weights {best}")
+            _check_best(path.parent / best, best_sum, called=f"{path.name}: its best weights {best}")
         ema = load_file(path / "ema.safetensors") if "ema.safetensors" in manifest["sha256"] else None
         return Checkpoint(
             path=path,

@@ -6,6 +6,7 @@ the network: nothing is unpickled, and no configuration can name another file to
 
 from contextlib import suppress
 from dataclasses import dataclass
+from os.path import isdir  # of names that no file can have, Path's method raises
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def find(name_or_dir: str | Path) -> str:
     name = str(name_or_dir)
     if name.startswith((HUB, FOLDER)):
         return name
-    if Path(name).is_dir():
+    if isdir(name):
         return FOLDER + name
     if not is_repo_name(name.split("@")[0]):
         raise HubError(f"{name}: no such folder, and not a Hub name, which is USER/NAME")
@@ -126,7 +127,7 @@ def _load(source: str) -> _Found:
             raise HubError(f"{source}: a model on the Hub is USER/NAME")
         return _load_export(_download(name), name)
     folder = Path(source.removeprefix(FOLDER))
-    if not folder.is_dir():
+    if not isdir(folder):
         raise HubError(f"{folder}: no such folder; a model on the Hub is {HUB}USER/NAME")
     if (folder / "config.json").is_file():
         return _load_export(folder, str(folder))

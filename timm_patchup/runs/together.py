@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from accelerate import Accelerator
 
-from ..errors import OtherProcessFailed, UserError
+from ..errors import Failed, OtherProcessFailed, UserError
 
 Result = TypeVar("Result")
 
@@ -55,10 +55,10 @@ def naming_lost_processes(accelerator: Accelerator) -> Iterator[None]:
 
 @contextmanager
 def failing_alone(accelerator: Accelerator) -> Iterator[None]:
-    """Let the process that fails in the block report why: the others do not know."""
+    """Let the process that fails in the block report why: the others do not know. Wrong calls fail in all alike."""
     try:
         yield
-    except UserError as error:
+    except Failed as error:
         if error.one_process is None:
             error.one_process = accelerator.num_processes > 1
         raise

@@ -10,6 +10,7 @@ from types import NoneType
 from typing import Any
 
 from ..errors import UserError
+from ..evaluation.suites import SUITES
 from ..runs.folder import RunFolder, parse_summary
 from ..system.checked import check_keys, read_json
 from .definition import METRICS, Condition, Run, Study
@@ -163,12 +164,9 @@ def _suites(run: Run, options: StudyOptions) -> dict[str, dict[str, float | None
 
 
 def _is_current(suite: str, settings: Mapping[str, Any], options: StudyOptions) -> bool:
-    """Whether an entry was measured as in this edition and call: earlier ones scaled images the other way round."""
-    if suite == "fgsm":
-        return settings.get("eps_space") == options.eps_space
-    if suite == "affine":
-        return "resampling" in settings
-    return suite != "attacks" or "foolbox" in settings.get("accuracy", "")
+    """Return whether an entry was measured as in this edition and call."""
+    known = SUITES.get(suite)
+    return known is not None and (known.is_current is None or known.is_current(settings, options.of_suites))
 
 
 def check_finished(runs: Sequence[Run], options: StudyOptions) -> None:
@@ -187,11 +185,9 @@ def check_finished(runs: Sequence[Run], options: StudyOptions) -> None:
         except UserError as error:
             problems += [f"{run.name}: {problem}; remove the folder to run it again" for problem in error.problems]
             continue
-        flat, other = mine.to_dict(), theirs.to_dict()
         problems += [
-            f"{run.name} was run with {name} {other.get(name)!r}, got {flat.get(name)!r}: use the same settings, or "
-            f"another output"
-            for name in mine.differences(theirs)
+            f"{run.name} was run with {name} {other!r}, got {own!r}: use the same settings, or another output"
+            for name, (own, other) in mine.differences(theirs).items()
         ]
     if problems:
         shown = problems[:5]

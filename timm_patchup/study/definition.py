@@ -82,11 +82,19 @@ class Run:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A suite on which every trained run is evaluated, and the values of it that the tables show."""
+    """A suite on which every trained run is evaluated, and the values of it that the tables show.
+
+    Attributes:
+        suite: its name.
+        metric: one of ``METRICS``.
+        values: names of its values.
+        lines: what the values are, if the figure has a line per method over them, as the paper's has; else empty.
+    """
 
     suite: str
     metric: str
     values: tuple[str, ...]
+    lines: str = ""
 
 
 @dataclass(frozen=True)
@@ -167,13 +175,16 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
         problems += [f"{name}: unknown key {key!r} in a group{nearest(key, _GROUP_KEYS)}" for key in unknown]
         problems += [f"{name}: a group needs {key}" for key in ("benchmarks", "methods") if not group.get(key)]
     for part in parts:
-        if set(part) != _EVALUATION_KEYS or not isinstance(part["values"], list):
+        if set(part) - {"lines"} != _EVALUATION_KEYS or not isinstance(part["values"], list):
             problems.append(f"{name}: an evaluation needs a suite, a metric and a list of values, got {part}")
     if not groups or not values.get("title"):
         problems.append(f"{name}: a study needs a title and groups")
     if problems:
         raise UserError(problems)
-    evaluation = [Evaluation(part["suite"], part["metric"], tuple(map(str, part["values"]))) for part in parts]
+    evaluation = [
+        Evaluation(part["suite"], part["metric"], tuple(map(str, part["values"])), part.get("lines") or "")
+        for part in parts
+    ]
     conditions = [condition for group in groups for condition in _expand(group)]
     ratio = values.get("paper_ratio")
     study = Study(
@@ -221,7 +232,7 @@ def _check_types(name: str, values: Mapping[str, Any]) -> None:
             check({} if overrides is None else overrides, {}, f"{name}: case {case}")
         check(group.get("grid") or {}, dict.fromkeys(group.get("grid") or {}, list), f"{name}: grid")
     for part in values.get("evaluation") or []:
-        check(part, {"suite": str, "metric": str}, f"{name}: evaluation")
+        check(part, {"suite": str, "metric": str, "lines": str}, f"{name}: evaluation")
     if values.get("paper_ratio"):
         check_keys(values["paper_ratio"], {"metric": str, "method": str}, where=f"{name}: paper_ratio")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.source import name_of
+from ..evaluation.suites import option_values
 from ..recipe import Recipe, load_recipe
 from .definition import Run
 
@@ -33,6 +34,11 @@ class StudyOptions:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     corrupted: str | None = None
     eps_space: str = EPS_SPACE
+
+    @property
+    def of_suites(self) -> dict[str, Any]:
+        """The options of all suites, as the runs of the study are evaluated with."""
+        return option_values({"eps_space": self.eps_space, "corrupted": self.corrupted})
 
     @property
     def runs(self) -> Path:

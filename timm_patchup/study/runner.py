@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from ..system.signals import handling
+from ..system.signals import handling, stop_signals
 
 _POLL_SECONDS = 0.1
 
@@ -150,10 +150,7 @@ class Runner:
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # ignored under nohup
-            numbers.append(signal.SIGHUP)
-        with handling(numbers, self._remember):
+        with handling(stop_signals(), self._remember):
             yield
 
     def _remember(self, number: int, frame: FrameType | None) -> None:

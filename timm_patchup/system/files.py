@@ -15,6 +15,8 @@ from pathlib import Path
 from ..errors import UserError, one_line
 
 PARTIAL = ".partial-"
+# Also for folders in which files may be created, but which may not be listed.
+_NO_FOLDER_SYNC = (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM)
 
 
 @contextmanager
@@ -47,14 +49,19 @@ def create_folder(path: Path) -> None:
 
 
 def flush_to_disk(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    if path.is_dir() and os.name == "nt":  # Windows has no handles of folders
+    """Wait until a file, or the names in a folder, are on the disk; some file systems cannot do this for folders."""
+    is_folder = path.is_dir()
+    if is_folder and os.name == "nt":  # Windows has no handles of folders
         return
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        handle = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        if not is_folder or error.errno not in _NO_FOLDER_SYNC:
+            raise
 
 
 def refuse_unusable_folder(path: Path, *, called: str = "output") -> None:

@@ -17,7 +17,7 @@ from accelerate import Accelerator
 
 from ..data.batches import EvaluationBatches
 from ..data.loader import Data, ImageLoader, evaluation_loader, training_loader
-from ..errors import NonFinite, NoResult, Stopped
+from ..errors import CheckpointError, NonFinite, NoResult, Stopped
 from ..recipe import Recipe
 from ..runs.checkpoint import Checkpoint, Checkpoints
 from ..runs.confusion import MAX_CLASSES, Confusion, plot_confusion
@@ -236,12 +236,21 @@ class Trainer:
         """Test the best model once and write the results.
 
         Raises:
+            CheckpointError: the best weights were damaged or removed, and their copy, too.
             NoResult: the test loss is not finite.
         """
         best_file = self.position.best_file
         assert best_file is not None
+        with self._main_writes() as is_main:
+            if is_main:
+                for line in self.checkpoints.repair_best(self.folder.path / "model.safetensors"):
+                    self.progress.print_main(f"note: {line}")
         with together(self.accelerator):
-            self.learner.evaluated_model.load_state_dict(self.checkpoints.load_best(best_file))
+            try:
+                weights = self.checkpoints.load_best(best_file)
+            except CheckpointError as error:
+                raise CheckpointError(f"{error}: resume the run (--resume) from an older checkpoint") from error
+            self.learner.evaluated_model.load_state_dict(weights)
         rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
         recipe, device = self.recipe, self.accelerator.device
         loader = evaluation_loader(self.data.test, recipe, rank=rank, world_size=world_size, device=device)

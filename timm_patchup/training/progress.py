@@ -10,6 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from ..runs.folder import EpochRow
+from ..system.output import outliving_terminal
 
 _LINE_SECONDS = 60.0
 
@@ -29,19 +30,21 @@ class Progress:
     def print_main(self, text: str) -> None:
         """Print a line on the main process."""
         if self.enabled:
-            print(text, flush=True)
+            with outliving_terminal():
+                print(text, flush=True)
 
     def begin_epoch(self, epoch: int, update: int) -> None:
         self._epoch_start = time.perf_counter()
         self._waited, self._seconds, self._done = 0.0, 0.0, 0
         if self.terminal:
-            self._bar = tqdm(
-                total=self.updates,
-                initial=update,
-                desc=f"epoch {epoch + 1}/{self.num_epochs}",
-                unit="batch",
-                leave=False,
-            )
+            with outliving_terminal():
+                self._bar = tqdm(
+                    total=self.updates,
+                    initial=update,
+                    desc=f"epoch {epoch + 1}/{self.num_epochs}",
+                    unit="batch",
+                    leave=False,
+                )
 
     def wants_loss(self, update: int) -> bool:
         """Return whether the loss will be shown: reading it waits for the device."""
@@ -55,7 +58,8 @@ class Progress:
         self._seconds += seconds
         self._done += 1
         if self._bar is not None:
-            self._bar.update(1)
+            with outliving_terminal():
+                self._bar.update(1)
         if loss is None:
             return
         speed = self.images_per_second
@@ -91,7 +95,8 @@ class Progress:
 
     def close(self) -> None:
         if self._bar is not None:
-            self._bar.close()
+            with outliving_terminal():
+                self._bar.close()
             self._bar = None
 
 

@@ -19,6 +19,8 @@ from .loop import Trainer
 def own_recipe(folder: RunFolder, local: LocalPaths, overrides: Mapping[str, Any]) -> Recipe:
     """Return the recipe of a run to resume, with the paths that it remembers and the keys that were given."""
     own = folder.recipe()
+    if (mix := overrides.get("mix", own.mix)) != own.mix:  # its settings would not fit the run's method
+        raise UserError(_other_than(folder, "mix", own.mix, mix))
     if own.pretrained_path is not None and local.pretrained_path is not None:
         own = replace(own, pretrained_path=local.pretrained_path)
     return Recipe.from_dict(override(own.to_dict(), dict(overrides))) if overrides else own
@@ -26,15 +28,13 @@ def own_recipe(folder: RunFolder, local: LocalPaths, overrides: Mapping[str, Any
 
 def check_same(folder: RunFolder, recipe: Recipe) -> None:
     """Raise UserError unless a resolved recipe agrees with that of the run."""
-    own = folder.recipe()
-    mine, theirs = recipe.to_dict(), own.to_dict()
-    problems = [
-        f"{folder.path} was started with {name} {theirs.get(name)!r}, got {mine.get(name)!r}: a resumed run keeps its "
-        f"recipe"
-        for name in recipe.differences(own)
-    ]
-    if problems:
-        raise UserError(problems)
+    differences = recipe.differences(folder.recipe())
+    if differences:
+        raise UserError([_other_than(folder, name, own, given) for name, (given, own) in differences.items()])
+
+
+def _other_than(folder: RunFolder, name: str, own: Any, given: Any) -> str:
+    return f"{folder.path} was started with {name} {own!r}, got {given!r}: a resumed run keeps its recipe"
 
 
 def restore(trainer: Trainer, folder: RunFolder, path: Path | None) -> None:

@@ -22,6 +22,7 @@ from timm_patchup.data.draws import Drawing
 from timm_patchup.data.folders import FolderSource
 from timm_patchup.data.images import open_images
 from timm_patchup.data.loader import training_loader
+from timm_patchup.data.workers import one_thread
 from timm_patchup.recipe import Recipe, load_recipe
 from timm_patchup.recipe.parts import AugmentSpec, ImageSpec
 
@@ -108,7 +109,8 @@ def _timm_epoch(folder: Path, recipe: Recipe, *, prefetcher: bool) -> Callable[[
         for pixels, _ in loader:
             shift = drawing.stack([drawing.draw() for _ in pixels]).shift
             assert shift is not None
-            pixels += (shift / std)[:, :, None, None]
+            with one_thread():  # as in this package's loader
+                pixels += (shift / std)[:, :, None, None]
             _check(pixels, recipe)
 
     return epoch

@@ -22,7 +22,7 @@ from ..context import EvalContext, Measured
 from ..figures import Entries, panel_grid
 from ..recording import recorded
 from ..rows import ResultRow, curves_of
-from ..suite import Option, Suite
+from ..suite import Suite, choice
 
 
 def settings(context: EvalContext) -> dict[str, Any]:
@@ -86,6 +86,7 @@ def signed_sum(output: object, layout: FeatureMap) -> Tensor:
 def figure(entries: Entries, rows: Sequence[ResultRow]) -> Any:
     """Plot the sorted magnitudes, one panel per site and one line per row."""
     curves = [curves_of(row, entries) for row in rows]
+    signed = any(entry["settings"]["magnitude"].startswith("signed") for entry in entries.values())
     sites = list(dict.fromkeys(site for own in curves for site in own))
     chart, panels = panel_grid(len(sites))
     for site, axes in zip(sites, panels):
@@ -95,7 +96,7 @@ def figure(entries: Entries, rows: Sequence[ResultRow]) -> Any:
                 axes.plot(np.mean(members, axis=0), label=row.label)
         axes.set_title(site)
         axes.set_xlabel("channel, sorted")
-        axes.set_ylabel("mean |activation|")
+        axes.set_ylabel("sum of activations" if signed else "mean |activation|")
         axes.grid(alpha=0.3)
     panels[0].legend(fontsize="small")
     return chart
@@ -124,11 +125,10 @@ SUITE = Suite(
     figure=figure,
     check=check,
     options=(
-        Option(
-            name="activations",
-            help="magnitudes of every image (magnitudes, the default), or what the authors' code sums (authors)",
-            default="magnitudes",
-            choices=("magnitudes", "authors"),
+        choice(
+            "activations",
+            "magnitudes of every image (magnitudes, the default), or what the authors' code sums (authors)",
+            ("magnitudes", "authors"),
         ),
     ),
 )

@@ -16,7 +16,7 @@ from torch import Tensor
 from ...core.seeding import derive_seed
 from ..context import EvalContext, Measured
 from ..figures import bars
-from ..suite import Option, Suite
+from ..suite import Option, Suite, choice
 
 RADIUS = 8 / 255
 # PGD's step relative to the radius: Madry et al.'s 2/255 at 8/255, or foolbox's default, which covers a quarter of the
@@ -132,24 +132,18 @@ SUITE = Suite(
     unit="accuracy in % within 8/255, median L2 distance",
     measure=measure,
     settings=settings,
+    # Earlier editions compared the distance with the radius.
+    is_current=lambda stored, options: "foolbox" in stored.get("accuracy", ""),
     values=(*(f"{name} {kind}" for name in MINIMISING for kind in ("accuracy", "median distance")), "pgd accuracy"),
     digits=3,
     figure=partial(bars, ylabel="accuracy within 8/255, %", without="distance"),
     packages=("foolbox",),
     options=(
-        Option(
-            name="attack_steps",
-            help="steps per attack (default: 7)",
-            type=int,
-            default=7,
-            low=1,
-            metavar="N",
-        ),
-        Option(
-            name="pgd_step",
-            help="step of PGD: 2/255 at 8/255 (madry, the default), or foolbox's own, 0.033 of the radius",
-            default="madry",
-            choices=tuple(PGD_STEPS),
+        Option(name="attack_steps", help="steps per attack (default: 7)", type=int, default=7, low=1, metavar="N"),
+        choice(
+            "pgd_step",
+            "step of PGD: 2/255 at 8/255 (madry, the default), or foolbox's own, 0.033 of the radius",
+            tuple(PGD_STEPS),
         ),
     ),
 )

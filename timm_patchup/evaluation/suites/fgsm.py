@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..context import EvalContext, Measured
 from ..figures import Entries, error_bars, single_panel
 from ..rows import ResultRow, values_of
-from ..suite import Option, Suite
+from ..suite import Suite, choice
 
 EPSILONS = (0.0, 0.05, 0.1, 0.12, 0.15, 0.18, 0.2)
 
@@ -76,14 +76,8 @@ SUITE = Suite(
     unit="accuracy, %, at each eps",
     measure=measure,
     settings=settings,
+    is_current=lambda stored, options: stored.get("eps_space") == options["eps_space"],
     values=tuple(f"{eps:g}" for eps in EPSILONS),
     figure=figure,
-    options=(
-        Option(
-            name="eps_space",
-            help="space of eps (default: pixels)",
-            default="pixels",
-            choices=("pixels", "normalised"),
-        ),
-    ),
+    options=(choice("eps_space", "space of eps (default: pixels)", ("pixels", "normalised")),),
 )
