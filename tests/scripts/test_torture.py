@@ -1,8 +1,11 @@
 """The torture, short: every part runs and nothing breaks. Its full length is in tests/README.md."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.support.paths import ROOT
 
@@ -26,12 +29,14 @@ def test_nothing_breaks() -> None:
         assert sum(int(trials) for name, trials, _, _ in found if name.startswith(start)) >= 4, start
 
 
-def test_rows_of_several_calls_add_up(tmp_path: Path) -> None:
-    record = tmp_path / "rows.jsonl"
-    for trials, seed in ((3, 1), (2, 2)):
-        assert torture("--part", "calls", "--trials", trials, "--seed", seed, "--record", record).returncode == 0
-    with record.open("a") as file:
-        file.write('{"name": "wrong call", "trials": 1, "failures": ["x"], "endings": {}}\n')
-    done = torture("--table", record)
-    assert done.returncode == 1, "a failure is in the table"
-    assert rows(done.stdout) == [["wrong call", "6", "1", "5 clear lines, exit code 2, nothing written"]]
+def test_rows_of_several_calls_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    tally = importlib.import_module("faults.tally")
+    for ending in ("killed", "killed", "void"):
+        row = tally.Tally("kill -9", trials=1)
+        row.end(ending)
+        tally.append([row], tmp_path / "rows.jsonl")
+    row.fail("differs")
+    tally.append([row, tally.Tally("another", trials=3)], tmp_path / "more.jsonl")
+    added = tally.table(tally.read([tmp_path / "rows.jsonl", tmp_path / "more.jsonl"]))
+    assert rows("\n".join(added)) == [["another", "3", "0", ""], ["kill -9", "4", "1", "2 killed, 2 void"]]
