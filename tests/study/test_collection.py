@@ -111,7 +111,7 @@ def test_suites_that_know_earlier_editions() -> None:
 
 def test_numbers_of_another_source_are_shown_as_its_own(tmp_path: Path) -> None:
     study, options = load_study("openmixup"), StudyOptions(tmp_path)
-    run = next(run for run in study.runs() if run.condition.setting == "800 epochs" and run.condition.method == "cutmix")
+    run = next(run for run in study.runs() if run.name == "cifar100_resnet18_cutmix-800_epochs-seed0")
     finish(tmp_path, run, options, error=23.0)
     folder = RunFolder(tmp_path / "runs" / run.name)
     results = folder.results()
