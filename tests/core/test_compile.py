@@ -10,6 +10,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from timm_patchup import PatchUp
 
+from .layout_models import KNOWN, LABELS
+from .layout_models import make as make_with_layout
 from .steps import HIDDEN, SmallNet, assert_same, batches, draw_at, grads, make_model
 
 
@@ -67,6 +69,29 @@ def test_tokens_and_several_tensors_make_one_graph_per_site_too(name: str, mode:
         if seen == {*HIDDEN, None}:
             break
     assert seen == {*HIDDEN, None}
+
+
+# Two prefix tokens, a grid that the batch states, tokens in another order, NHWC (two of them), tokens without a prefix.
+MORE_LAYOUTS = ["deit_tiny_distilled_patch16_224", "naflexvit_base_patch16_gap", "hiera_tiny_224", "test_mambaout"]
+MORE_LAYOUTS += ["swin_tiny_patch4_window7_224", "xcit_nano_12_p16_224"]
+
+
+@pytest.mark.parametrize("name", [name for name in MORE_LAYOUTS if name in KNOWN])
+def test_every_layout_makes_one_graph_per_site_and_one_for_off(name: str) -> None:
+    torch._dynamo.reset()
+    model, x = make_with_layout(name)
+    mix = PatchUp(model.train(), prob=0.5, sites=["stage1"], block_size=2)
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    seen: set[str | None] = set()
+    for _ in range(60):  # one of the two is missed with probability 1e-17
+        mixed, target = mix(x, LABELS)
+        mix.loss(compiled(mixed), target)
+        seen.add(mix.draw.site)
+        assert counter.frame_count == len(seen)
+        if len(seen) == 2:
+            break
+    assert seen == {"stage1", None}
 
 
 @pytest.mark.parametrize("mode", ["hard", "soft"])
