@@ -146,7 +146,7 @@ def _problems(given: argparse.Namespace) -> list[str]:
 
 def _name_problems(name: str) -> list[str]:
     """Return what keeps a name from being that of a folder."""
-    if Path(name).name != name:
+    if Path(name).name != name or name == "..":
         return [f"--experiment must be a name and not a path, got {one_line(repr(name), 80)}; see --output"]
     if len(name.encode()) > _LONGEST_NAME:
         return [f"--experiment must be a name of at most {_LONGEST_NAME} bytes, got {len(name.encode())}"]
