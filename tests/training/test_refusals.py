@@ -26,6 +26,7 @@ from timm_patchup.runs.folder import RunFolder
         (["--resume", "--overwrite"], ["--resume and --overwrite exclude each other"]),
         (["--resume", "nowhere"], ["resume nowhere: no such run or checkpoint"]),
         (["--experiment", "a/b"], ["--experiment must be a name and not a path"]),
+        (["--mix", "soft_patchup", "--mix-sites", "[[1]]"], ["mix_sites"]),
         (["--experiment", ".."], ["--experiment must be a name and not a path"]),
         (["--threads", "0"], ["--threads must be at least 1"]),
         (["--amp", "--amp-dtype", "float16"], ["float16 needs a GPU"]),

@@ -206,7 +206,7 @@ def _at_sites(keys: Keys, chosen: Sequence[str] | None = None) -> dict[str, Any]
     settings: dict[str, Any] = {"mix_sites": names}
     block_size = method_settings(mix).get("block_size")
     if block_size is not None and block_size.takes_several:
-        sizes = [sites.get(name, block_size.default) for name in names]
+        sizes = [sites.get(str(name), block_size.default) for name in names]  # checked later
         settings["mix_block_size"] = sizes if len(set(sizes)) > 1 else sizes[0]
     return settings
 
