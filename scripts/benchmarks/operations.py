@@ -38,9 +38,23 @@ def manifold_mixup(x: Tensor) -> Tensor:
 
 def patchup(x: Tensor, mode: str, generator: torch.Generator, mix: Callable[..., Tensor]) -> Tensor:
     """What the mixer does at a hidden site: draw the mask and lam, then mix."""
+    changed, partner, inverse = draw(x, generator)
+    lam = torch.full((), beta(ALPHA, generator)) if mode == "soft" else None
+    return mix(x, mask_of_graph(changed), partner, lam=lam, inverse=inverse)
+
+
+def draw(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """The mask, in the memory format of ``x``, the partners and their inverse."""
     rate = seed_rate(GAMMA, BLOCK, x.shape[2], x.shape[3])
     changed = like_memory(grow_blocks(bernoulli((1, *x.shape[1:]), rate, generator, x.device), BLOCK), x)
     kept_fraction(changed)
-    lam = torch.full((), beta(ALPHA, generator)) if mode == "soft" else None
     partner, inverse = indices_of_graph(torch.randperm(len(x), generator=generator))
-    return mix(x, mask_of_graph(changed), partner, lam=lam, inverse=inverse)
+    return changed, partner, inverse
+
+
+def lerp_neighbours(tensors: tuple[Tensor, ...], changed: Tensor) -> None:
+    """Mix every sample with the next in one call per tensor: the least that torch needs for features and gradient."""
+    weight = changed.to(tensors[0].dtype)
+    for x in tensors:
+        mixed = torch.empty_like(x)
+        torch.lerp(x[:-1], x[1:], weight, out=mixed[1:])

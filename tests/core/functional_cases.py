@@ -1,7 +1,7 @@
 """What the tests of core/functional share: sizes and seeds to try, both branches of the blend, a batch of features."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from unittest import mock
 
 import torch
@@ -20,13 +20,12 @@ BRANCHES = ["lerp", "rows", "where"]
 @contextmanager
 def in_branch(branch: str) -> Iterator[None]:
     """Take one branch of the blend: all samples at once or one by one on the CPU, or that of torch.compile."""
-    with ExitStack() as stack:
-        if branch == "where":
-            stack.enter_context(mock.patch("torch.compiler.is_compiling", return_value=True))
-        else:
-            stack.enter_context(mock.patch("torch.get_num_threads", return_value=1))
-            smallest = 0 if branch == "rows" else 2**40
-            stack.enter_context(mock.patch("timm_patchup.core.functional.features._LARGE_SAMPLE", smallest))
+    if branch == "where":
+        patched = mock.patch("torch.compiler.is_compiling", return_value=True)
+    else:
+        smallest = 0 if branch == "rows" else 2**40
+        patched = mock.patch("timm_patchup.core.functional.features._LARGE_SAMPLE", smallest)
+    with patched:
         yield
 
 

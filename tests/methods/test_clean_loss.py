@@ -51,7 +51,15 @@ def by_hand(model: nn.Module, mixed: Tensor, target: Tensor, x: Tensor, y: Tenso
     return grads_of(model)
 
 
-@pytest.mark.parametrize("loss", [None, nn.CrossEntropyLoss(), bce_softmax, BinaryCrossEntropy(0.0)], ids=str)
+LOSSES: dict[str, Loss | None] = {
+    "default": None,
+    "torch's": nn.CrossEntropyLoss(),
+    "the authors'": bce_softmax,
+    "timm's bce": BinaryCrossEntropy(0.0),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 @pytest.mark.parametrize("objective", ["l2", "paper"])
 def test_gradients_are_those_of_both_losses(loss: Loss | None, objective: str) -> None:
     model, (x, y) = tiny_net(), batch()

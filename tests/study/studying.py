@@ -21,7 +21,7 @@ COUNTS = {
     "corruptions": 3 * 7 * 5,
     "fashion_mini": 10 * 3,
     "fgsm": 9 * 6 * 5,
-    "finetune": 15,
+    "finetune": 7 * 3,
     "gamma_block": (4 * 4 + 5 * 4 + 5) * 3,
     "geometry": 3,
     "imagenet": 9,

@@ -9,6 +9,7 @@ import pytest
 from tests.study.studying import finish
 from timm_patchup.errors import UserError
 from timm_patchup.evaluation.suites import SUITES
+from timm_patchup.runs.folder import RunFolder
 from timm_patchup.study import load_study
 from timm_patchup.study.collect import StudyRow, check_finished, collect, is_done
 from timm_patchup.study.options import StudyOptions
@@ -106,6 +107,28 @@ def test_what_was_measured_in_another_way_is_measured_again(
 
 def test_suites_that_know_earlier_editions() -> None:
     assert {name for name, suite in SUITES.items() if suite.is_current} == {"affine", "fgsm", "attacks"}
+
+
+def test_numbers_of_another_source_are_shown_as_its_own(tmp_path: Path) -> None:
+    study, options = load_study("openmixup"), StudyOptions(tmp_path)
+    run = next(run for run in study.runs() if run.name == "cifar100_resnet18_cutmix-800_epochs-seed0")
+    finish(tmp_path, run, options, error=23.0)
+    folder = RunFolder(tmp_path / "runs" / run.name)
+    results = folder.results()
+    median = {"epochs": [799, 800], "error": 22.0, "top1": 78.0, "top5": 94.0, "loss": 0.9}
+    folder.write_results(results | {"median": median})
+    rows = collect(study, 1, options)
+    (own,) = [row for row in rows if row.values and row.metric == "median_error"]
+    assert (own.mean, own.difference) == (22.0, pytest.approx(22.0 - (100 - 78.17)))
+    (last,) = [row for row in rows if row.values and row.metric == "test_error"]
+    assert (last.mean, last.paper) == (23.0, None), "its tables have no other number"
+    text = markdown(study, rows, command="c", failed=[])
+    assert "| OpenMixup | difference |" in " ".join(text.split())
+    assert "Difference: ours - OpenMixup." in text
+    assert "OpenMixup: openmixup:cifar100 (https://github.com/Westlake-AI/openmixup/" in text
+    assert "paper" not in text.casefold()
+    folder.write_results(results | {"median": {"error": 22.0}})
+    assert not [row for row in collect(study, 1, options) if row.values], "a damaged file is left out"
 
 
 def test_top5_is_an_error(tmp_path: Path) -> None:

@@ -117,7 +117,9 @@ def _load(source: str, name: str) -> EvalModel:
         found = _find(source)
         loaded = load_with_recipe(found)
     except HubError as error:
-        raise (HubFailed if isinstance(error, Failed) else HubError)(f"model {error}") from error
+        # A folder with damaged files is a wrong argument; what the Hub does not answer may work later.
+        failed = isinstance(error, Failed) and not isdir(source.removeprefix(FOLDER))
+        raise (HubFailed if failed else HubError)(f"model {error}") from error
     return _wrap(loaded.model, source=found, name=name, recipe=loaded.recipe, is_run=loaded.is_run)
 
 

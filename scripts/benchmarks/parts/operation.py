@@ -1,17 +1,20 @@
 """What the operation costs, with its mask drawing, forward and backward, in units of one copy of the map.
 
-All cases run in memory that the process already has: the pages of a fresh block cost more than a copy into it.
+``draw`` is the draw alone; ``lerp`` is the bound: every sample mixed with its neighbour in one call of torch, there and
+back, without a draw, a gather and autograd. All cases run in memory that the process already has: the pages of a fresh
+block cost more than a copy into it.
 """
 
 import argparse
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from timm_patchup.core.functional import mix_features
 
-from ..operations import SHAPES, manifold_mixup, naive, patchup
+from ..operations import SHAPES, draw, lerp_neighbours, manifold_mixup, naive, patchup
 from ..timing import Part, Row, medians, warm_memory
 
 
@@ -33,8 +36,10 @@ def rows(flags: argparse.Namespace) -> Iterable[Row]:
 
                 return run
 
-            cases = {
+            cases: dict[str, Callable[[], object]] = {
                 "copy": both_ways(lambda x: x * 1.0),
+                "draw": partial(draw, x, generator),
+                "lerp": partial(lerp_neighbours, (x.detach(), grad), draw(x, generator)[0]),
                 "ManifoldMixup": both_ways(manifold_mixup),
             }
             for mode in ("hard", "soft"):

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Features of a sample: torch works on fewer in one thread, and a call for each sample costs more than it saves.
+# Features of a sample for each thread: of fewer, torch gives a thread no part, and a call per sample costs more than it
+# saves.
 _LARGE_SAMPLE = 2**15
 
 
@@ -160,11 +161,10 @@ def _blend_on_cpu(x: Tensor, changed: Tensor, partner: Tensor, lam: Tensor | Non
     """
     weight = _partner_weight(changed, lam, x.dtype)
     mixed = torch.empty_like(x)
-    if torch.get_num_threads() > 1 or x[0].numel() < _LARGE_SAMPLE:
+    if x[0].numel() < _LARGE_SAMPLE * torch.get_num_threads():
         torch.index_select(x, 0, partner, out=mixed)
         return torch.lerp(x, mixed, weight, out=mixed)
-    # Sample by sample saves the gather. Not with several threads: they wait for each other after every sample, and on
-    # cores that others use, too, each wait is a turn of the scheduler.
+    # Sample by sample saves the gather.
     samples, outputs, weights = x.unbind(), mixed.unbind(), weight.unbind()
     for own, other in _along_cycles(partner.tolist()):
         torch.lerp(samples[own], samples[other], weights[own % len(weights)], out=outputs[own])
