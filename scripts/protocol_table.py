@@ -161,7 +161,7 @@ ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
     ),
     (
         "mask of PatchUp",
-        "a rectangle at the input; not stated for whom",
+        "a rectangle at the input; per batch or per sample is not stated",
         "one for the batch",
         lambda: (
             f"per {ours('mix_mask', HARD)} (soft: {_same('mix_mask')}); at the input {ours('mix_input_mask', HARD)} "
@@ -183,7 +183,7 @@ ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
     (
         "block size",
         "7",
-        "PreActResNet 7; WRN 7 7 5 3 by site",
+        "PreActResNet 7; WRN 7 at stem and stage1, 5 at stage2, 3 at stage3",
         lambda: f"{ours('mix_block_size', HARD)}; soft: {_same('mix_block_size')}",
     ),
     (

@@ -1,4 +1,4 @@
-"""Try to break the package, and print a table of what held: ``python scripts/torture.py --part signals --trials 100``.
+"""Try to break the package, and print a table of what held.
 
 Runs are stopped by signals, killed, damaged, starved of disk and started twice, and processes fail; each run is resumed
 and must end bit for bit as one that nothing has disturbed. Wrong calls must end in one clear line, with exit code 2 and

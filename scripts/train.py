@@ -1,11 +1,11 @@
 """Train a recipe on any number of processes.
 
-    accelerate launch scripts/train.py                                      # the default, two minutes on a CPU
-    accelerate launch scripts/train.py --recipe imagenet_hard_patchup       # an experiment of the paper
-    accelerate launch scripts/train.py --list-recipes
-    accelerate launch scripts/train.py --help                               # every key of a recipe is a flag
+    python scripts/train.py                                                 # the default, two minutes on a CPU
+    python scripts/train.py --list-recipes
+    python scripts/train.py --help                                          # every key of a recipe is a flag
+    accelerate launch --config_file recipes/accelerate/gpu_8.yaml scripts/train.py --recipe imagenet_hard_patchup
 
-Without a checkout, after a plain pip install: accelerate launch -m timm_patchup.training --recipe NAME
+Without a checkout, after pip install: python -m timm_patchup.training --recipe NAME
 """
 
 from timm_patchup.cli.train import main

@@ -248,13 +248,15 @@ def parse_args(parser: argparse.ArgumentParser, argv: list[str] | None) -> argpa
     parser.add_argument("--pretrained", action="store_true", help="load the model's weights")
     parser.add_argument("--image-size", type=int, help=f"in pixels; default: {IMAGE_SIZE}, or what the model needs")
     parser.add_argument("--sites", nargs="+", help="names of sites or modules; default: input stem stage1 stage2")
-    parser.add_argument("--mode", choices=["both", "hard", "soft"], default="both")
-    parser.add_argument("--gamma", type=float, default=0.5)
-    parser.add_argument("--block-size", type=int, default=7)
+    parser.add_argument("--mode", choices=["both", "hard", "soft"], default="both", help="rows to plot (default: both)")
+    parser.add_argument("--gamma", type=float, default=0.5, help="gamma of PatchUp (default: %(default)s)")
+    parser.add_argument("--block-size", type=int, default=7, help="side of the blocks (default: %(default)s)")
     parser.add_argument("--lam", type=float, default=0.4, help="weight of the own features in soft mode")
     parser.add_argument("--channel", type=channel_argument, default="auto", help="auto: where a and b differ most")
     parser.add_argument("--seed", type=int, default=11, help="of samples, weights and draws (default: %(default)s)")
-    parser.add_argument("--output", type=Path, default=Path("scripts/patchup.png"))
+    parser.add_argument(
+        "--output", type=Path, default=Path("scripts/patchup.png"), help="PNG to write (default: %(default)s)"
+    )
     return parser.parse_args(argv)
 
 

@@ -1,8 +1,8 @@
-"""Errors that a user can put right, one line per problem. Importable from anywhere; imports nothing of this package.
+"""Errors that a user can fix, one line per problem. Importable from anywhere; imports nothing of this package.
 
-A ``UserError`` means that the call was wrong and nothing was done; a ``Failed`` that the call was right but the work
-could not be finished. The commands turn them into exit codes (``cli/command.py``). Code that has to decide something
-reads the fields of an error, never its text.
+``UserError`` is the base. Its subclass ``Failed`` means that the call was right but the work could not be finished
+(exit code 1); every other ``UserError`` means that the call was wrong and nothing was done (exit code 2, see
+``cli/command.py``). Code that has to decide something reads the fields of an error, never its text.
 """
 
 import signal
@@ -84,7 +84,7 @@ class HubFailed(Failed, HubError):
 
 
 class DataFailed(Failed, DataError):
-    """An image that cannot be decoded, or a loader process that died."""
+    """An image that cannot be decoded, a loader process that died, or a Hub that cannot be reached."""
 
 
 class CheckpointError(Failed):

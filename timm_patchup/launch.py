@@ -46,8 +46,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run a training script under a mixer; exit with one line if the call is wrong. The script's errors pass."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv and argv[0] in ("-h", "--help"):
-        print(f"usage: timm-patchup path/to/train.py --mix {{{','.join(list_methods())}}} [the script's own flags]")
+        print("Run timm's own train.py, unmodified, with PatchUp or another method mixing inside the model.\n")
+        print("usage: timm-patchup path/to/train.py --mix NAME [the script's own flags]")
         print("       timm-patchup path/to/train.py --help    shows the script's flags with ours")
+        print("methods:", ", ".join(list_methods()))
         print("examples:", *_EXAMPLES, sep="\n  ")
         raise SystemExit(0)
     try:
@@ -61,7 +63,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _run(argv: list[str]) -> None:
     script = Path(argv[0])
     if not script.is_file():
-        raise UserError(f"no such script: {argv[0]}. timm's train.py is in its repository, not in its wheel")
+        where = "https://github.com/huggingface/pytorch-image-models/blob/main/train.py"
+        raise UserError(f"no such script: {argv[0]}. timm's train.py is not in its wheel: download it from {where}")
     saved_argv, saved_path, saved_parse = sys.argv, list(sys.path), argparse.ArgumentParser.parse_args
     sys.argv = list(argv)
     sys.path[0] = str(script.resolve().parent)

@@ -56,7 +56,7 @@ for line in sys.stdin:
 def edition_rows(other: Path, rounds: int) -> Iterable[Row]:
     """A training step and the number of compiled graphs of this checkout against another one, in turn.
 
-    Each edition has its own process, which makes steps on request; only one of them works at a time.
+    Each checkout has its own process, which makes steps on request; only one of them works at a time.
     """
     own = Path(__file__).resolve().parents[2]
     cases = [(method, site) for method in ("none", "hard_patchup", "soft_patchup") for site in SITES]

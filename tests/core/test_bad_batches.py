@@ -46,9 +46,9 @@ def test_empty_batch(model: nn.Module, images: Tensor, labels: Tensor) -> None:
 
 @pytest.mark.parametrize("wrong", [-1, 10, 1000])
 def test_label_out_of_range(wrong: int, model: nn.Module, images: Tensor) -> None:
-    with pytest.raises(ValueError, match=f"^target has the label {wrong}, allowed are 0 to .*9$"):
+    with pytest.raises(ValueError, match=f"^target has the label {wrong}, allowed are 0 to .*9: check the labels"):
         PatchUp(model)(images, torch.tensor([0, 1, wrong, 9]))
-    with pytest.raises(ValueError, match=r"^target has the label 3, allowed are 0 to .*2$"):
+    with pytest.raises(ValueError, match=r"^target has the label 3, allowed are 0 to .*2: check the labels"):
         PatchUp(copy.deepcopy(model), num_classes=3)(images, torch.tensor([0, 1, 2, 3]))
 
 
@@ -65,13 +65,15 @@ def test_class_indices_without_their_number(images: Tensor, labels: Tensor) -> N
 @pytest.mark.parametrize("soft", [False, True])
 def test_target_of_wrong_length(rows: int, soft: bool, model: nn.Module, images: Tensor) -> None:
     target = torch.rand(rows, 10) if soft else torch.zeros(rows, dtype=torch.long)
-    with pytest.raises(ValueError, match=f"^target has {rows} rows, x has 4 samples$"):
+    with pytest.raises(ValueError, match=f"^target has {rows} rows, x has 4 samples: give one target per sample$"):
         PatchUp(model)(images, target)
 
 
 @pytest.mark.parametrize("columns", [1, 9, 11])
 def test_target_of_wrong_width(columns: int, model: nn.Module, images: Tensor) -> None:
-    with pytest.raises(ValueError, match=f"^target has {columns} columns, num_classes is 10$"):
+    with pytest.raises(
+        ValueError, match=f"^target has {columns} columns, num_classes is 10: give num_classes={columns} "
+    ):
         PatchUp(model)(images, torch.rand(4, columns))
 
 

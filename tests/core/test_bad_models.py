@@ -65,9 +65,9 @@ def test_patch_dropout_has_no_grid(name: str) -> None:
     size = {} if "naflex" in name else {"img_size": 112}
     model = timm.create_model(name, num_classes=10, depth=2, patch_drop_rate=0.5, **size).train()
     message = (
-        r"^site '[\w.]+' \(module '[\w.]+' of \w+ \(\w+\)\) gives tokens of which training drops some, others for "
-        r"each sample: make the model without patch dropout\. Give sites=\['input'\], which can be mixed, or name "
-        r"other modules$"
+        r"^site '[\w.]+' \(module '[\w.]+' of \w+ \(\w+\)\) drops different tokens of each sample in "
+        r"training \(patch dropout\): create the model with patch_drop_rate=0\. Give sites=\['input'\], which can be "
+        r"mixed, or name other modules$"
     )
     for site in ("stage1", "blocks", "norm", "blocks.1.norm1"):
         with pytest.raises(SiteError, match=message):
@@ -83,7 +83,7 @@ def test_inside_blocks_of_hiera_the_order_of_tokens_is_unknown() -> None:
     small = {"img_size": 64, "stages": (1, 1, 1, 1), "embed_dim": 24}
     model = timm.create_model("hiera_tiny_224", num_classes=10, **small).train()
     with pytest.raises(
-        SiteError, match=r"gives tokens in an order that is only known after whole blocks\. Give sites="
+        SiteError, match=r"returns tokens in an order that is known only inside the model\. Give sites="
     ):
         PatchUp(model, prob=1.0, sites=["blocks.1.norm2"])
 
@@ -143,11 +143,11 @@ def test_detached_mixer(model: nn.Module, images: Tensor, labels: Tensor) -> Non
 def test_patch_dropout_fails_when_the_mixer_is_made_and_the_model_is_free() -> None:
     model = timm.create_model("test_vit", num_classes=10, patch_drop_rate=0.25)
     with pytest.raises(
-        SiteError, match=r"training drops some.*sites=\['input', 'stem'\], which can be mixed"
+        SiteError, match=r"different tokens of each sample.*sites=\['input', 'stem'\], which can be mixed"
     ) as caught:
         PatchUp(model)
     assert caught.value.for_caller("--mix-sites").endswith(
-        "make the model without patch dropout. Give --mix-sites input stem, which can be mixed, or name other modules"
+        "the model with patch_drop_rate=0. Give --mix-sites input stem, which can be mixed, or name other modules"
     )
     mix = PatchUp(model, prob=1.0, sites=["input"])
     mixed, target = mix(torch.randn(2, 3, 160, 160), torch.tensor([1, 2]))

@@ -46,7 +46,7 @@ def test_block_that_is_no_whole_number(value: object, model: nn.Module) -> None:
 
 @pytest.mark.parametrize("value", [[], [7], [7, 7, 7], [7, 7, 7, 7, 7]])
 def test_block_list_of_wrong_length(value: list[int], model: nn.Module) -> None:
-    message = f"^block_size has {len(value)} values, but there are 4 sites: input, stem, stage1, stage2$"
+    message = f"^block_size has {len(value)} values, but there are 4 sites: input, stem, stage1, stage2; give one value"
     with pytest.raises(ValueError, match=message if value else "^block_size is empty: give at least one value$"):
         PatchUp(model, block_size=value)
     assert hook_count(model) == 0

@@ -200,7 +200,7 @@ def test_a_vit_trains(train_script: Path, tmp_path: Path) -> None:
 def test_sites_are_named_in_flags(train_script: Path, tmp_path: Path) -> None:
     done = launch(train_script, "--output", tmp_path / "a", "--mix", "hard_patchup", *VIT, "patch_drop_rate=0.5")
     assert done.returncode == 2
-    assert "without patch dropout. Give --mix-sites input stem, which can be mixed" in done.stderr
+    assert "patch_drop_rate=0. Give --mix-sites input stem, which can be mixed" in done.stderr
     assert done.stderr.count("timm-patchup: ") == 1
 
 

@@ -136,14 +136,14 @@ class _Hub(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize(
-    ("dataset", "offline", "message"),
+    ("dataset", "offline", "code", "message"),
     [
-        ("hfds/someone/gated", False, "is gated: accept its terms at"),
-        ("hfds/someone/missing", False, "no dataset someone/missing on the Hub"),
-        ("hfds/someone/missing", True, "is not cached and the Hub cannot be reached"),
+        ("hfds/someone/gated", False, 2, "is gated: accept its terms at"),
+        ("hfds/someone/missing", False, 2, "no dataset someone/missing on the Hub"),
+        ("hfds/someone/missing", True, 1, "is not cached and the Hub cannot be reached"),
     ],
 )
-def test_datasets_out_of_reach(tmp_path: Path, dataset: str, offline: bool, message: str) -> None:
+def test_datasets_out_of_reach(tmp_path: Path, dataset: str, offline: bool, code: int, message: str) -> None:
     server = HTTPServer(("127.0.0.1", 0), _Hub)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -165,7 +165,7 @@ def test_datasets_out_of_reach(tmp_path: Path, dataset: str, offline: bool, mess
     finally:
         server.shutdown()
         server.server_close()
-    assert done.returncode == 2
+    assert done.returncode == code
     assert message in done.stderr
     assert "--data-dir" in done.stderr
     assert "Traceback" not in done.stderr

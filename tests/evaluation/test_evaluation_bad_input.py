@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from timm.models import save_for_hf
 
@@ -16,6 +17,20 @@ from timm_patchup.evaluation import suites
 from timm_patchup.system.locks import LOCK
 
 from .evaluating import evaluate_here, refused, trained
+
+
+@pytest.mark.parametrize("model", ["someone/nothing", "hf-hub:someone/nothing", "test_resnet.r160_in1k"])
+def test_a_hub_out_of_reach_is_work_that_failed(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 1, for which a job script tries again; one wrong name among the models makes it a wrong call."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    flags = ["--data", "fashion_mini", "--output", tmp_path / "report"]
+    ended = evaluate_here("--model", model, *flags)
+    assert ended.code == 1
+    assert "the Hub cannot be reached: check the" in ended.err
+    assert "HF_HUB_OFFLINE" in ended.err
+    assert "Traceback" not in ended.err
+    assert evaluate_here("--model", model, "resnet55", *flags).code == 2
 
 
 def test_wrong_calls_are_one_line_each(tmp_path: Path) -> None:

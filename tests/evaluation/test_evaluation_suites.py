@@ -243,7 +243,7 @@ def test_pairs_with_the_same_label_are_marked(context: EvalContext) -> None:
     same = int(sum(measured.curves[geometry.SAME]))
     assert drawn == [100 - same, same] * 3
     earlier = {"values": measured.values, "curves": {name: measured.curves[name] for name in geometry.METHODS}}
-    geometry.figure({"own": earlier}, [ResultRow("own", ("own",))])  # results of an earlier edition can be plotted
+    geometry.figure({"own": earlier}, [ResultRow("own", ("own",))])  # results of an earlier release can be plotted
 
 
 def test_rho_by_hand() -> None:

@@ -84,7 +84,7 @@ def test_a_key_without_effect_is_refused_with_the_reason(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_runs_of_earlier_editions_keep_their_recipe_readable(name: str, tmp_path: Path) -> None:
-    """A resolved recipe has all keys, and earlier editions accepted some that had no effect."""
+    """A resolved recipe has all keys, and earlier releases accepted some that had no effect."""
     disabling, value, _, _ = CASES[name]
     stored = Recipe.from_dict(disabling).to_dict() | {name: value}
     assert stored_recipe(stored) == Recipe.from_dict(disabling)

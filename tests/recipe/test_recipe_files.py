@@ -1,4 +1,4 @@
-"""Recipes as files: a user's own, a resolved one that comes back, one of an earlier edition, and what is none."""
+"""Recipes as files: a user's own, a resolved one that comes back, one of an earlier release, and what is none."""
 
 from pathlib import Path
 

@@ -184,7 +184,7 @@ def test_a_run_that_finishes_between_the_look_and_the_lock_is_kept(
     before = {path.name: path.read_bytes() for path in stopped.iterdir() if path.is_file()}
     ended = train("--experiment", "a", "--overwrite")
     assert ended.code == 2
-    assert "has a run that was finished meanwhile: give the command again to overwrite it" in ended.err
+    assert "another process finished a run there in the meantime: run the command again to overwrite it" in ended.err
     after = {path.name: path.read_bytes() for path in stopped.iterdir() if path.name in before}
     assert after == before
     assert train("--experiment", "a", "--overwrite").code == 0

@@ -24,7 +24,7 @@ from timm_patchup.runs.folder import RunFolder
         (["some/folder"], ["unexpected argument 'some/folder'; give a data folder with --data-dir"]),
         (["--track", "nothing"], ["--track must be one or more of tensorboard, trackio, wandb, got 'nothing'"]),
         (["--resume", "--overwrite"], ["--resume and --overwrite exclude each other"]),
-        (["--resume", "nowhere"], ["resume nowhere: no such run or checkpoint"]),
+        (["--resume", "nowhere"], ["resume nowhere: no such run or checkpoint; give OUTPUT/EXPERIMENT"]),
         (["--experiment", "a/b"], ["--experiment must be a name and not a path"]),
         (["--mix", "soft_patchup", "--mix-sites", "[[1]]"], ["mix_sites"]),
         (["--experiment", ".."], ["--experiment must be a name and not a path"]),
@@ -32,7 +32,7 @@ from timm_patchup.runs.folder import RunFolder
         (["--amp", "--amp-dtype", "float16"], ["float16 needs a GPU"]),
         (
             ["--model", "test_vit", "--input-size", "3", "160", "160", "--model-kwargs", "patch_drop_rate=0.5"],
-            ["gives tokens of which training drops some, others for each sample"],
+            ["drops different tokens of each sample in training (patch dropout)"],
         ),
         (["--limit", "10"], ["batch_size 20 is larger than the training set of 10 samples"]),
         (["--num-classes", "5"], ["split 'train' has the label 9, but num_classes is 5"]),

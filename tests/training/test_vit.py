@@ -24,4 +24,4 @@ def test_sites_are_named_in_flags(train: Train) -> None:
     ended = train(*VIT, "patch_drop_rate=0.5")
     assert ended.code == 2
     assert ended.err.count("\n") == 1
-    assert "make the model without patch dropout. Give mix_sites input stem, which can be mixed" in ended.err
+    assert "create the model with patch_drop_rate=0. Give mix_sites input stem, which can be mixed" in ended.err

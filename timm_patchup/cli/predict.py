@@ -34,7 +34,7 @@ def make_parser() -> Parser:
         ],
     )
     parser.add_argument("images", nargs="*", metavar="IMAGES", help="files and folders; - for a list on standard input")
-    parser.add_argument("--model", metavar="MODEL", help="a run, an export, USER/NAME on the Hub, or a name of timm")
+    parser.add_argument("--model", metavar="MODEL", help="a run, an export, USER/NAME on the Hub, or a timm model name")
     parser.add_argument("--top", type=int, default=3, metavar="N", help="classes per image (default: 3)")
     parser.add_argument("--format", choices=FORMATS, default="table", help="how to print (default: table)")
     parser.add_argument(
@@ -49,7 +49,7 @@ def make_parser() -> Parser:
 def _run(words: Sequence[str]) -> int:
     given, problems = make_parser().read(words)
     if given.model is None:
-        problems.append("--model is required: a run, an export, USER/NAME on the Hub or a name of timm")
+        problems.append("--model is required: a run, an export, USER/NAME on the Hub or a timm model name")
     if not given.images:
         problems.append("no images: give files or folders, or - for a list on standard input")
     problems += check_minimums(given, {"top": 1, "batch_size": 1, "threads": 1})

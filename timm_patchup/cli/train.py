@@ -76,7 +76,7 @@ def make_parser(words: Sequence[str] = ()) -> Parser:
         const=True,
         default=False,
         metavar="PATH",
-        help="resume the run, or the run or checkpoint at PATH; start it if there is none",
+        help="resume this run, or start it if there is none; with PATH, resume the run or checkpoint there",
     )
     run.add_argument("--overwrite", action="store_true", help="start again if the folder has a run")
     run.add_argument("--push-to-hub", metavar="USER/NAME", help="export the finished run and push it to the Hub")

@@ -1,4 +1,4 @@
-"""The core: mixing inside a model, for anybody's training loop. Needs torch and timm only.
+"""The core: mixing inside a model, for any training loop. Needs torch and timm only.
 
 Imports nothing of this package but ``errors``.
 """

@@ -1,4 +1,7 @@
-"""What a mixer asks of a batch, images (B, C, H, W) and targets, and what it keeps of it: the draw and the targets."""
+"""Checks of a batch, images (B, C, H, W) and targets, before it is mixed and when its loss is taken.
+
+``MixedBatch`` is what a mixer remembers of a batch in between.
+"""
 
 from dataclasses import dataclass
 
@@ -55,7 +58,7 @@ def check_batch(x: Tensor, target: Tensor) -> None:
     if no_target or target.ndim != (2 if target.is_floating_point() else 1):
         raise TypeError(f"target must be int (B,) class indices or float (B, K) distributions, got {_describe(target)}")
     if len(target) != len(x):
-        raise ValueError(f"target has {len(target)} rows, x has {len(x)} samples")
+        raise ValueError(f"target has {len(target)} rows, x has {len(x)} samples: give one target per sample")
 
 
 def check_splits(target: Tensor, num_splits: int, *, look: bool) -> None:
@@ -98,7 +101,10 @@ def own_target(target: Tensor, num_classes: int | None, *, label_smoothing: floa
     """
     if target.ndim == 2:
         if num_classes and target.shape[1] != num_classes:
-            raise ValueError(f"target has {target.shape[1]} columns, num_classes is {num_classes}")
+            raise ValueError(
+                f"target has {target.shape[1]} columns, num_classes is {num_classes}: "
+                f"give num_classes={target.shape[1]} to the mixer if the targets are right"
+            )
         return soft_target(target, target.shape[1], label_smoothing=label_smoothing)
     if not num_classes:
         raise ValueError(
@@ -108,7 +114,10 @@ def own_target(target: Tensor, num_classes: int | None, *, label_smoothing: floa
         low, high = int(target.min()), int(target.max())
         if low < 0 or high >= num_classes:
             wrong = low if low < 0 else high
-            raise ValueError(f"target has the label {wrong}, allowed are 0 to num_classes - 1 = {num_classes - 1}")
+            raise ValueError(
+                f"target has the label {wrong}, allowed are 0 to num_classes - 1 = {num_classes - 1}: "
+                f"check the labels, or give num_classes= to the mixer"
+            )
     return soft_target(target.long(), num_classes, label_smoothing=label_smoothing)
 
 

@@ -1,4 +1,4 @@
-"""What torch.compile needs of a model with a mixer: graphs of its own, enough of them, and inputs that make fast loops.
+"""Make a model with a mixer compile well: separate graphs, a high enough limit, and inputs that give vectorised loops.
 
 Nothing here changes what is computed. What Dynamo and inductor do with hooks, masks and indices was read from their
 guards (``TORCH_LOGS=recompiles``) and from the code they generate (``TORCH_LOGS=output_code``).

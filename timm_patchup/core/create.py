@@ -14,10 +14,10 @@ from .settings import check_value
 
 
 class PatchUp(Mixer):
-    """Hard or Soft PatchUp inside a timm model.
+    """Hard or Soft PatchUp inside a model.
 
     Args:
-        model: a timm model, before torch.compile or any distributed wrapper.
+        model: of timm, torchvision, transformers or your own, before torch.compile or any distributed wrapper.
         mode: ``"hard"`` swaps the blocks of two samples, ``"soft"`` interpolates them.
         num_classes: number of classes; None takes ``model.num_classes``.
         label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
@@ -26,7 +26,7 @@ class PatchUp(Mixer):
         num_splits: number of augmentation splits in a batch, as for ``Mixer``.
         **settings: settings of ``HardPatchUp`` or ``SoftPatchUp`` (``methods/patchup.py``) that differ from the
             mode's defaults: prob, gamma, block_size, coverage, sites, mask, input_mask, objective; for soft also
-            alpha.
+            alpha and lam.
 
     Example:
         >>> mix = PatchUp(model, mode="hard")
@@ -67,7 +67,7 @@ def create_mixer(
     Args:
         name: one of ``list_methods()`` or ``"package.module:Name"``, which is imported; or a list of them, of which
             one is chosen per batch.
-        model: a timm model, before torch.compile or any distributed wrapper.
+        model: of timm, torchvision, transformers or your own, before torch.compile or any distributed wrapper.
         num_classes: number of classes; None takes ``model.num_classes``.
         label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
         seed: seed of the draws; each rank draws its own.

@@ -1,4 +1,4 @@
-"""What a mixer needs to know of a criterion l(output, target): does it take soft targets, and is it affine in them.
+"""What a mixer needs to know about a criterion l(output, target): whether it takes soft targets and is affine in them.
 
 If l is affine in its target, the paper's two terms are equal, so that L1 + L2 is ``2 * l(output, W)`` and costs one
 evaluation instead of three.

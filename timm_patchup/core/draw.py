@@ -1,4 +1,4 @@
-"""What a method decided: a Change, and the Draw that records it for one batch.
+"""What a method decided: a Change, and the Draw that records it for one batch. ``drawing.py`` makes them.
 
 ``Mix`` and ``Erase`` are the changes that work at every site. Masks are (1 or B, 1 or C, H, W), whatever the layout of
 the features; ``Draw.masks`` lays them out as the tensors have them.

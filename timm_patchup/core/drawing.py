@@ -1,6 +1,7 @@
 """Draw for one batch: whose turn it is, whether it acts, at which site, with which partners, and its change there.
 
-The order of the draws is part of what a seed means: another one would change every run.
+One function, which returns a ``Draw`` (``draw.py``) and takes its random numbers from ``sampling.py``. The order of the
+draws is part of what a seed means: another one would change every run.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -51,7 +51,10 @@ class Armed:
         if change is None or draw.site == INPUT:
             return
         if not isinstance(change, (Mix, Erase)):
-            raise TypeError(f"{type(change).__name__} acts on images: inside a model a change is a Mix or an Erase")
+            raise TypeError(
+                f"{type(change).__name__} acts on images only: at site {draw.site!r} return Mix or Erase, "
+                f"or act at the input"
+            )
         self.changed = _masks(draw, images, alike=alike)
         self.partner, self.inverse = indices_of_graph(draw.partner)
         # As a tensor, lam is an input of a compiled graph; as a number it would be a new graph for each batch.
@@ -109,7 +112,8 @@ class SiteHook:
         features = features_in(output)
         if len(features) != len(masks):
             raise RuntimeError(
-                f"site {self.site!r} gives {len(features)} tensors in training, but {len(masks)} in eval mode"
+                f"site {self.site!r} gives {len(features)} tensors in training, but {len(masks)} in eval mode: "
+                f"leave it out of sites"
             )
         altered = [self._alter(armed, tensor, changed, scale) for tensor, changed in zip(features, masks)]
         if torch.compiler.is_compiling():

@@ -142,12 +142,12 @@ class Method(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class SiteMethod(Method):
-    """Base of methods that act at a random site inside the model."""
+    """Base of methods that act inside the model: at one random site per batch, or at all (``at_all_sites``)."""
 
     default_sites: ClassVar[tuple[str, ...]] = PAPER_SITES
 
     sites: tuple[str, ...] | None = setting(
-        None, "names of sites or modules, one of which is chosen per batch; none for the default set"
+        None, "names of sites or modules where the method may act; none for the default set"
     )
 
     @property

@@ -35,7 +35,7 @@ class Mixer:
     """Mixes a model's batches with a method.
 
     Args:
-        model: a timm model, before torch.compile or any distributed wrapper.
+        model: of timm, torchvision, transformers or your own, before torch.compile or any distributed wrapper.
         method: what is altered, such as ``HardPatchUp(gamma=0.4)``.
         num_classes: number of classes; None takes ``model.num_classes``.
         label_smoothing: smoothing of the targets before they are mixed, in [0, 1).

@@ -44,7 +44,8 @@ class OneOf(Method):
         if not self.methods:
             return ["methods is empty: give at least one method"]
         given = len(self.weights or self.methods)
-        return [f"weights has {given} values for {len(self.methods)} methods"] * (given != len(self.methods))
+        wrong = f"weights has {given} values for {len(self.methods)} methods: give one per method"
+        return [wrong] * (given != len(self.methods))
 
     @property
     def members(self) -> tuple[Method, ...]:
@@ -67,7 +68,10 @@ class OneOf(Method):
     def _shared(self, name: str) -> Any:
         found = {getattr(member, name) for member in self.members}
         if len(found) > 1:
-            raise UserError(f"the methods differ in their {name}: draw.method must state whose turn it was")
+            raise UserError(
+                f"the methods differ in their {name}, and this draw does not state its method: "
+                f"replay a Draw with draw.method"
+            )
         return found.pop()
 
     def choose(self, generator: torch.Generator) -> Method:
@@ -161,7 +165,7 @@ def split_settings(names: Sequence[str], values: Mapping[str, Any], *, prefix: s
 
 def _join(methods: Mapping[str, Method], weights: Any, *, called: str) -> Method:
     if weights is not None and len(methods) > 1 and len(weights) != len(methods):
-        raise UserError(f"{called} has {len(weights)} values for {len(methods)} methods")
+        raise UserError(f"{called} has {len(weights)} values for {len(methods)} methods: give one per method")
     if len(methods) > 1:
         return OneOf(tuple(methods.values()), weights)
     if weights is not None:

@@ -1,4 +1,7 @@
-"""Ways to sample from a ``torch.Generator`` on the CPU, so that the same seed gives the same draws on every device."""
+"""Ways to sample from a ``torch.Generator`` on the CPU, so that the same seed gives the same draws on every device.
+
+Numbers and masks only: what they are for is decided in ``drawing.py`` and by the methods.
+"""
 
 from bisect import bisect
 from collections.abc import Sequence

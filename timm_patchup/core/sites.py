@@ -42,7 +42,7 @@ _BYPASSED = {
     "EfficientViM": r"stages\.[12]",
     "EfficientViMDistilled": r"stages\.[12]",
 }
-# Nets of one resolution whose stages are their first blocks, as in the first edition, and not quarters of the depth.
+# Nets of one resolution whose stages are their first blocks, as in the first release, and not quarters of the depth.
 _STAGES_AS_LISTED = {"ConvMixer"}
 
 

@@ -13,8 +13,8 @@ from ..errors import SiteError
 from .method import INPUT
 from .sites import Site, describe_site
 
-_DROPPED = "gives tokens of which training drops some, others for each sample: make the model without patch dropout"
-UNKNOWN_ORDER = "gives tokens in an order that is only known after whole blocks"
+_DROPPED = "drops different tokens of each sample in training (patch dropout): create the model with patch_drop_rate=0"
+UNKNOWN_ORDER = "returns tokens in an order that is known only inside the model"
 
 
 def check_readable(model: nn.Module, sites: Sequence[Site]) -> None:

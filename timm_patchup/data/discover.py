@@ -46,7 +46,7 @@ def discover(recipe: Recipe, data_dir: str | Path | None) -> Discovered:
     """
     folder = None if data_dir is None else Path(data_dir)
     if folder is not None and not folder.is_dir():
-        raise DataError(f"data_dir {data_dir} is not a folder")
+        raise DataError(f"data_dir {data_dir} is not a folder: give the folder of the images (--data-dir)")
     if folder is None and recipe.dataset == AUTO:
         raise DataError("no images: give their folder (--data-dir FOLDER) or a dataset (--dataset hfds/USER/NAME)")
     named = folder_name(folder) if folder is not None and recipe.dataset == AUTO else recipe.dataset

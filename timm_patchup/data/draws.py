@@ -1,4 +1,4 @@
-"""What is drawn for a training sample in the loader and applied later to the whole batch on the device.
+"""The augmentation drawn for a training sample in the loader and applied later, to the whole batch on the device.
 
 The draws follow from the global generators, which are seeded per sample from (seed, epoch, sample): they are the same
 for any number of processes and loader workers, and after resuming.

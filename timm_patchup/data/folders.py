@@ -40,7 +40,8 @@ class FolderSource(EncodedSource):
         self.class_names = list(own if class_names is None else class_names)
         extra = sorted(set(own) - set(self.class_names))
         if extra:
-            raise DataError(f"{folder} has images of {_shown(extra)}, which the training images do not have")
+            way = "add training images, or remove them here"
+            raise DataError(f"{folder} has images of {_shown(extra)}, which the training images do not have: {way}")
         known = {name: index for index, name in enumerate(self.class_names)}
         samples, _ = find_images_and_targets(str(folder), types=image_types(), class_to_idx=known)
         samples = [(path, label) for path, label in samples if not _is_hidden(Path(path).relative_to(folder))]

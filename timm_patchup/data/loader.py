@@ -72,10 +72,14 @@ def load_data(recipe: Recipe, data_dir: str | Path | None = None) -> Data:
         test_rows = test_rows[take_stratified(test_source.labels[test_rows], recipe.limit, seed=data.split_seed)]
     if recipe.val_fraction and len(val_rows) == 0:
         raise DataError(
-            f"val_fraction {recipe.val_fraction} of {len(train_source.labels)} samples is less than one sample"
+            f"val_fraction {recipe.val_fraction} of {len(train_source.labels)} samples is less than one sample: "
+            f"raise it, or set it to 0 to hold out nothing"
         )
     if len(train_rows) < recipe.batch_size:
-        raise DataError(f"batch_size {recipe.batch_size} is larger than the training set of {len(train_rows)} samples")
+        raise DataError(
+            f"batch_size {recipe.batch_size} is larger than the training set of {len(train_rows)} samples: "
+            f"lower it (--batch-size)"
+        )
     test = open_images(test_source, test_rows, images)
     held_out = recipe.val_fraction > 0 or recipe.val_per_class is not None or recipe.select_split is not None
     parts = [train_source.labels, train_rows, val_rows, test_source.labels, test_rows]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError, one_line
+from ..errors import DataError, DataFailed, Failed, HubError, one_line
 from ..recipe.parts import DataSpec
 from ..system.network import dataset_problem
 from .decode import Undecodable
@@ -74,7 +74,7 @@ def open_source(data: DataSpec, split: str, data_dir: str | Path | None = None) 
     if data_dir is not None:
         folder = Path(data_dir)
         if not folder.is_dir():
-            raise DataError(f"data_dir {data_dir} is not a folder")
+            raise DataError(f"data_dir {data_dir} is not a folder: give the folder of the images (--data-dir)")
         images = find_split_folder(folder, split)
         source: Source = _open_folder(data, folder, images) if images else _open_rows(data, split, folder)
     else:
@@ -147,9 +147,15 @@ def _check_labels(data: DataSpec, source: Source, split: str) -> None:
     if low < 0:
         raise DataError(f"split {split!r} has the label {low}, so it is not labelled: choose another split")
     if high >= data.num_classes:
-        raise DataError(f"split {split!r} has the label {high}, but num_classes is {data.num_classes}")
+        raise DataError(
+            f"split {split!r} has the label {high}, but num_classes is {data.num_classes}: "
+            f"set num_classes to at least {high + 1} (--num-classes), or choose another target_key"
+        )
     if source.class_names and len(source.class_names) != data.num_classes:
-        raise DataError(f"the data has {len(source.class_names)} classes, but num_classes is {data.num_classes}")
+        raise DataError(
+            f"the data has {len(source.class_names)} classes, but num_classes is {data.num_classes}: "
+            f"set num_classes to {len(source.class_names)} (--num-classes)"
+        )
 
 
 def _open_folder(data: DataSpec, folder: Path, images: Path) -> FolderSource:
@@ -208,13 +214,18 @@ def list_splits(dataset: str, config: str | None, folder: Path | None) -> list[s
     except Exception as error:
         problem = dataset_problem(error, path) if folder is None else None
         if problem is not None:
-            raise DataError(f"{problem}, or give data_dir (--data-dir), a folder with the images") from error
+            raise _out_of_reach(problem, "a folder with the images") from error
         if isinstance(error, datasets.exceptions.DatasetNotFoundError) or not _has_files(folder):
             form = "train/CLASS/*.jpg and test/CLASS/*.jpg, CLASS/*.jpg, or parquet files like data/train-*.parquet"
             raise DataError(f"{path} contains no images in a known layout: expected {form}") from error
         if isinstance(error, (OSError, ValueError, datasets.exceptions.DatasetsError)):
             raise DataError(f"{path}: cannot list its splits: {one_line(error, 300)}") from error
         raise
+
+
+def _out_of_reach(problem: HubError, folder: str) -> DataError:
+    kind = DataFailed if isinstance(problem, Failed) else DataError
+    return kind(f"{problem}, or give data_dir (--data-dir), {folder}")
 
 
 def _has_files(folder: Path | None) -> bool:
@@ -240,7 +251,7 @@ def _load(path: str, config: str | None, split: str, *, files: list[str] | None 
     except Exception as error:
         problem = dataset_problem(error, path) if on_hub else None
         if problem is not None:
-            raise DataError(f"{problem}, or give data_dir (--data-dir), a folder in the Hub's layout") from error
+            raise _out_of_reach(problem, "a folder in the Hub's layout") from error
         if isinstance(error, datasets.exceptions.DatasetNotFoundError):
             raise DataError(f"{path} contains no dataset: expected parquet files like data/train-*.parquet") from error
         if isinstance(error, (OSError, ValueError, datasets.exceptions.DatasetsError)):

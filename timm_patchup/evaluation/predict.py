@@ -1,4 +1,4 @@
-"""What a model sees in images of one's own: class names and probabilities, image by image.
+"""Predict the classes of images: names and probabilities, image by image.
 
 Images are prepared as in the test of the model. One that cannot be read has an ``error`` instead of a prediction and
 does not stop the others.
@@ -63,7 +63,7 @@ def predict(
     """Yield the predictions of a model, in the order of the images.
 
     Args:
-        model: of ``timm_patchup.hub.load``, or what it takes: a run, an export, ``USER/NAME``, or a name of timm.
+        model: of ``timm_patchup.hub.load``, or what it takes: a run, an export, ``USER/NAME``, or a timm model name.
         images: files, folders (all images in them) or both.
         top: number of classes per image.
         batch_size: images at a time.
@@ -77,8 +77,9 @@ def predict(
         >>> for seen in timm_patchup.hub.predict("output/finetune_hard_patchup", "photos/new"):
         ...     print(seen.path, seen.label, seen.probability)
     """
+    paths = list_images(images)  # before a download
     given = wrap_model(model) if isinstance(model, nn.Module) else load_models([str(model)])[0]
-    return _predict(given, list_images(images), top=top, batch_size=batch_size, device=torch.device(device))
+    return _predict(given, paths, top=top, batch_size=batch_size, device=torch.device(device))
 
 
 def list_images(images: str | Path | Iterable[str | Path]) -> list[Path]:

@@ -69,7 +69,7 @@ class Suite:
         measure: measures one classifier.
         settings: what the numbers depend on; stored results are reused only if it is equal.
         is_current: takes stored settings and options by name, and returns whether the numbers were measured as in this
-            edition and with these options, for tables that take them as they are; None if no edition differed.
+            release and with these options, for tables that take them as they are; None if no release differed.
         values: names of its values in results.json; empty if they depend on the model.
         labels: names of values in tables, if they differ from ``values``.
         digits: decimals in tables.

@@ -30,13 +30,21 @@ class MixLearnerCallback(Callback):
 
     def before_fit(self) -> None:
         if not any(module is self.mixer.model for module in self.learn.model.modules()):
-            raise UserError("MixLearnerCallback: the mixer was made for a model that is not in the Learner's")
+            raise UserError(
+                "MixLearnerCallback: the mixer was made for a model that is not in the Learner's: "
+                "make one for learn.model"
+            )
 
     def before_batch(self) -> None:
         if len(self.learn.xb) != 1 or len(self.learn.yb) != 1:
-            raise UserError("MixLearnerCallback: a batch must be one tensor of images and one of targets")
+            raise UserError(
+                f"MixLearnerCallback: a batch must be one tensor of images and one of targets, got "
+                f"{len(self.learn.xb)} and {len(self.learn.yb)}: mix such batches in your own loop"
+            )
         if not self.mixer.model.training:
-            raise UserError("MixLearnerCallback: the mixer's model is in eval mode and would not be mixed")
+            raise UserError(
+                "MixLearnerCallback: the mixer's model is in eval mode and would not be mixed: call model.train()"
+            )
         # fastai's own kinds of tensors check what they are combined with.
         images, labels = (tensor.as_subclass(Tensor) for tensor in (*self.learn.xb, *self.learn.yb))
         mixed, self.target = self.mixer(images, labels)

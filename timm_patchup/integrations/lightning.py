@@ -33,7 +33,10 @@ class MixCallback(Callback):
         if stage != "fit":
             return
         if not any(module is self.mixer.model for module in pl_module.modules()):
-            raise UserError("MixCallback: the mixer was made for a model that is not in this LightningModule")
+            raise UserError(
+                "MixCallback: the mixer was made for a model that is not in this LightningModule: "
+                "make one for a model in it"
+            )
         step = pl_module.training_step
 
         @wraps(step)

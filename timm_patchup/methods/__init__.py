@@ -1,6 +1,6 @@
 """The methods, one small file per method or pair of near ones; ``README.md`` has a card for each.
 
-Every module of this folder is imported here, so a new file registers itself. Imports ``core`` only.
+Every module in this folder is imported here, so a new file registers itself. Imports ``core`` and ``errors`` only.
 """
 
 from importlib import import_module

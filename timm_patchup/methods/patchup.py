@@ -48,7 +48,10 @@ class BlockMethod(SiteMethod):
     def check_sites(self, names: Sequence[str]) -> None:
         if isinstance(self.block_size, tuple) and len(self.block_size) != len(names):
             sizes = len(self.block_size)
-            raise UserError(f"block_size has {sizes} values, but there are {len(names)} sites: {', '.join(names)}")
+            raise UserError(
+                f"block_size has {sizes} values, but there are {len(names)} sites: {', '.join(names)}; "
+                f"give one value, or one per site"
+            )
 
     def change(self, place: Place) -> Change:
         if place.site == INPUT and self.input_mask == "rectangle":

@@ -2,7 +2,7 @@
 or a file becomes a recipe (``compose``, ``override``), recipes of finished runs (``stored``), the parts that functions
 take (``parts``), and datasets by name (``data_names``).
 
-Imports ``core`` and ``errors`` only.
+Imports ``core``, ``system`` and ``errors`` only.
 """
 
 from .compose import list_recipes, load_recipe

@@ -1,4 +1,4 @@
-"""What is wrong between keys of a recipe that are right by themselves; one line each, in the words of the keys.
+"""Combinations of keys that are each valid but do not go together; one line each, naming the keys.
 
 A key that another one leaves without effect is in ``idle``.
 """

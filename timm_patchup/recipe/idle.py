@@ -1,4 +1,4 @@
-"""When a key of a recipe has no effect, because of the value of another one.
+"""Conditions under which a key of a recipe has no effect because of another key.
 
 The conditions that ``setting(..., idle=...)`` takes: each gets the recipe and returns why the key has no effect, as the
 end of the sentence "KEY has no effect ...", or None if it has one.

@@ -1,4 +1,4 @@
-"""Flat keys put over others, as a file does with what it includes and a flag with its recipe."""
+"""Override keys of a recipe, as a file does with what it includes and a flag with its recipe."""
 
 from collections.abc import Collection, Mapping
 from typing import Any

@@ -207,7 +207,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         for name, expected in manifest["sha256"].items():
             if checksum(path / name) != expected:
                 raise CheckpointError(f"{path.name} is damaged: {name} does not match its checksum")
-        best, best_sum = manifest["best"], manifest.get("best_sha256")  # earlier editions had no checksum of them
+        best, best_sum = manifest["best"], manifest.get("best_sha256")  # earlier releases had no checksum of them
         if best is not None and best_sum is not None:
             _check_best(path.parent / best, best_sum, called=f"{path.name}: its best weights {best}")
         ema = load_file(path / "ema.safetensors") if "ema.safetensors" in manifest["sha256"] else None

@@ -20,7 +20,7 @@ def plot_curves(rows: Sequence[EpochRow], path: Path, *, title: str, best_epoch:
         losses.plot(at, [row["train_nll"] for row in trained], label="train (NLL, mixed)", color="C0", marker=dot)
         wrong = [100.0 - (row["train_top1"] or 0.0) for row in trained]
         errors.plot(at, wrong, label="train error (mixed: of the larger share)", color="C0", marker=dot)
-    else:  # a run of an earlier edition
+    else:  # a run of an earlier release
         objective = [row["train_loss"] for row in rows]
         losses.plot([row["epoch"] for row in rows], objective, label="train (objective)", color="C0")
     measured = [row for row in rows if row["val_loss"] is not None]

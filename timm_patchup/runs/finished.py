@@ -60,7 +60,7 @@ def read_finished_run(path: Path) -> FinishedRun:
     except UserError as error:
         raise HubFailed(f"{error}; restore the file, or train again (train.py --overwrite)") from error
     weights = read_weights(path / WEIGHTS)
-    tested = results.get("weights_sha256")  # runs of earlier editions have none
+    tested = results.get("weights_sha256")  # runs of earlier releases have none
     if tested is not None and checksum(path / WEIGHTS) != tested:
         raise HubFailed(
             f"{path / WEIGHTS} is damaged, or is not what was tested: copy it from {folder.checkpoints.name}/best-*"

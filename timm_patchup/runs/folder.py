@@ -29,7 +29,7 @@ CHECKPOINT_FILES = ("step-*", "aside-step-*", "best-*.safetensors", f"{PARTIAL}*
 # train_loss is the objective; train_nll and train_top1 compare with val_loss and val_top1: cross-entropy with the mixed
 # targets, neither doubled nor smoothed, and the share of predictions of the label with the larger share.
 COLUMNS = ("epoch", "lr", "train_loss", "train_nll", "train_top1", "val_loss", "val_top1", "val_top5", "val_error")
-_NEWER_COLUMNS = ("train_nll", "train_top1")  # runs of earlier editions have none
+_NEWER_COLUMNS = ("train_nll", "train_top1")  # runs of earlier releases have none
 EpochRow = dict[str, float | None]
 # What results.json must have.
 RESULTS = {"test": dict, "best_epoch": int, "epochs": int, "chosen_on": str, "weights": str}
@@ -158,7 +158,7 @@ class RunFolder:
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        # Rows of checkpoints that an earlier edition wrote lack the newer columns.
+        # Rows of checkpoints that an earlier release wrote lack the newer columns.
         writer.writerows({name: "" if row.get(name) is None else row[name] for name in COLUMNS} for row in rows)
         self.write_text("summary.csv", text.getvalue())
 

@@ -1,4 +1,4 @@
-"""Where a run found its data and its pretrained weights on this machine, so that it can be resumed without being told.
+"""Remember where a run found its data and pretrained weights on this machine, so that ``--resume`` needs no paths.
 
 The paths are in a file of their own inside ``checkpoints/``, which is never exported; no other file has a path.
 """

@@ -1,4 +1,4 @@
-"""What fails in one process fails in all: nobody is left waiting for a process that has given up.
+"""Make an error in one process stop all of them, so that no process waits for one that has failed.
 
 Work that one process does for all, or that may fail in one only, goes through here before the next collective call.
 """

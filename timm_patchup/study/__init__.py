@@ -1,6 +1,6 @@
 """Studies: the runs behind a table of the paper, and their results next to its numbers. Definitions are YAML.
 
-Imports ``training`` (to time updates), ``runs`` and the layers below them.
+Imports ``training`` (to time updates), ``evaluation``, ``runs`` and the layers below them.
 """
 
 from .definition import Condition, Run, Study, list_studies, load_study

@@ -164,7 +164,7 @@ def _suites(run: Run, options: StudyOptions) -> dict[str, dict[str, float | None
 
 
 def _is_current(suite: str, settings: Mapping[str, Any], options: StudyOptions) -> bool:
-    """Return whether an entry was measured as in this edition and call."""
+    """Return whether an entry was measured as in this release and call."""
     known = SUITES.get(suite)
     return known is not None and (known.is_current is None or known.is_current(settings, options.of_suites))
 

@@ -52,9 +52,9 @@ def explain_hub_error(error: BaseException, repo: str, *, doing: Literal["load",
     if isinstance(error, errors.HFValidationError):
         return HubError(f"{repo!r} is not a Hub name: expected USER/NAME")
     if isinstance(error, (errors.GatedRepoError, errors.RepositoryNotFoundError)):
-        return HubFailed(f"{repo}: no such folder and no such model on the Hub, or no access to it: `hf auth login`")
+        return HubError(f"{repo}: no such folder and no such model on the Hub, or no access to it: `hf auth login`")
     if isinstance(error, errors.RevisionNotFoundError):
-        return HubFailed(f"{repo}: no such revision on the Hub")
+        return HubError(f"{repo}: no such revision on the Hub: see its page for the names of branches and tags")
     if isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError):
         return HubFailed(f"{repo} has no config.json or model.safetensors: only safetensors are loaded, never pickles")
     status = next((e.response.status_code for e in chain if isinstance(e, errors.HfHubHTTPError)), None)
@@ -63,7 +63,8 @@ def explain_hub_error(error: BaseException, repo: str, *, doing: Literal["load",
     if status is not None:
         return HubFailed(f"cannot load {repo}: the Hub answered with status {status}; try again later")
     if is_unreachable(chain):
-        return HubFailed(f"{repo} is not cached and the Hub cannot be reached: check the network and HF_ENDPOINT")
+        way = "check the path, or the network, HF_HUB_OFFLINE and HF_ENDPOINT"
+        return HubFailed(f"{repo}: no such folder, not in the Hub's cache, and the Hub cannot be reached: {way}")
     text = Private().clean(" ".join(str(e) for e in chain))
     return HubFailed(f"cannot load {repo}: {type(error).__name__}: {text[:300]}")
 
@@ -78,13 +79,16 @@ def _not_fetched(error: BaseException, repo: str) -> HubError:
         return HubFailed(f"cannot write the data: {error.strerror}")
     problem = dataset_problem(error, repo)
     if problem is not None:
-        return HubFailed(problem)
+        return problem
     text = Private().clean(one_line(error))
     return HubFailed(f"cannot fetch dataset {repo}: {type(error).__name__}: {text[:300]}")
 
 
-def dataset_problem(error: BaseException, name: str) -> str | None:
-    """Return why a dataset cannot be loaded from the Hub and what to do, None if the Hub is not the reason."""
+def dataset_problem(error: BaseException, name: str) -> HubError | None:
+    """Return why a dataset cannot be loaded from the Hub and what to do, None if the Hub is not the reason.
+
+    Only a Hub that does not answer is a HubFailed: with a wrong name or without access, trying again does not help.
+    """
     from datasets.exceptions import DatasetNotFoundError
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
@@ -92,12 +96,12 @@ def dataset_problem(error: BaseException, name: str) -> str | None:
     page = f"https://huggingface.co/datasets/{name}"
     gated = any(isinstance(e, GatedRepoError) for e in chain)
     if gated or (isinstance(error, DatasetNotFoundError) and _is_gated(name)):
-        return f"dataset {name} is gated: accept its terms at {page} and log in with `hf auth login`"
+        return HubError(f"dataset {name} is gated: accept its terms at {page} and log in with `hf auth login`")
     if isinstance(error, (RepositoryNotFoundError, DatasetNotFoundError)):
-        return f"no dataset {name} on the Hub, or no access to it: {page}"
+        return HubError(f"no dataset {name} on the Hub, or no access to it: {page}")
     if is_unreachable(chain) or any(isinstance(e, HfHubHTTPError) for e in chain):
         way = "check the network, HF_HUB_OFFLINE and HF_ENDPOINT"
-        return f"dataset {name} is not cached and the Hub cannot be reached: {way}"
+        return HubFailed(f"dataset {name} is not cached and the Hub cannot be reached: {way}")
     return None
 
 

@@ -1,4 +1,4 @@
-"""Standard output and standard error whose other end is gone: a closed terminal, a reader that has ended, a full disk.
+"""Survive the loss of standard output or standard error: a closed terminal, a reader that has exited, a full disk.
 
 What a command does must not depend on whether somebody reads along.
 """

@@ -1,4 +1,4 @@
-"""Recipes for data of one's own: what their keys ``auto`` stand for follows from the images and from the model.
+"""Recipes for your own data: resolve keys that are ``auto`` from the images and the model.
 
 ``resolve`` returns a recipe without ``auto`` and without paths, so that what a run records is complete, can be
 repeated anywhere and can be shared.

@@ -208,7 +208,7 @@ class Learner:
             self.scheduler.step(epochs)
             self.scheduler.step_update(updates)
         sums, rank = state["sums"].to(self.sums), self.accelerator.process_index
-        # Earlier editions summed the loss alone: of the epoch that is resumed, the other means are not known.
+        # Earlier releases summed the loss alone: of the epoch that is resumed, the other means are not known.
         sums = nn.functional.pad(sums, (0, len(self.sums) - sums.shape[1]), value=nan)
         if not sums[:, 1].any():
             sums.zero_()

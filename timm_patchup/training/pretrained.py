@@ -28,7 +28,7 @@ def from_file(path: Path, overlay: Mapping[str, Any] | None = None) -> dict[str,
         weights = load_state_dict(str(path), weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, SafetensorError, OSError, ValueError, EOFError) as error:
         if "weights_only" in str(error):  # torch's message explains how to load it anyway
-            way = "convert it to safetensors where you trust it"
+            way = "if you trust the file, load it with torch and save its state_dict as safetensors"
             raise UserError(f"pretrained_path {path} has more than tensors, so it is not loaded: {way}") from error
         raise UserError(f"pretrained_path {path} cannot be read: {one_line(error, 200)}") from error
     return {**(overlay or {}), "state_dict": weights}
@@ -50,7 +50,7 @@ def check_loaded(model: nn.Module, path: Path) -> None:
     if loaded < 0.9 * (len(matrices) - 2):  # a new classifier and input layer may differ
         raise UserError(
             f"pretrained_path {path} has {loaded} of the {len(matrices)} weights of {type(model).__name__}: "
-            f"it is a file of another network"
+            f"it is a file of another network: check --model, or choose another file"
         )
 
 

@@ -34,7 +34,10 @@ def check_same(folder: RunFolder, recipe: Recipe) -> None:
 
 
 def _other_than(folder: RunFolder, name: str, own: Any, given: Any) -> str:
-    return f"{folder.path} was started with {name} {own!r}, got {given!r}: a resumed run keeps its recipe"
+    return (
+        f"{folder.path} was started with {name} {own!r}, got {given!r}: "
+        f"leave it out to resume, or start a new run (--experiment NAME)"
+    )
 
 
 def restore(trainer: Trainer, folder: RunFolder, path: Path | None) -> None:

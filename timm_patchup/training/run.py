@@ -140,11 +140,11 @@ def _find_folder(options: RunOptions) -> tuple[RunFolder, Path | None]:
     if not isinstance(path, Path):
         return RunFolder(options.output / options.experiment), None
     if not path.is_dir():
-        raise UserError(f"resume {path}: no such run or checkpoint")
+        raise UserError(f"resume {path}: no such run or checkpoint; give OUTPUT/EXPERIMENT or its checkpoints/step-N")
     if (path / "manifest.json").is_file():
         return RunFolder(path.parent.parent), path
     if RunFolder(path).state() in ("new", "foreign"):
-        raise UserError(f"resume {path}: the folder has no run")
+        raise UserError(f"resume {path}: the folder has no run (no recipe.yaml); give OUTPUT/EXPERIMENT")
     return RunFolder(path), None
 
 
@@ -177,7 +177,8 @@ def _with_precision_of_launch(recipe: Recipe, accelerator: Accelerator, resumed:
         return recipe
     if resumed is not None:
         raise UserError(
-            f"{resumed.path} was started in float32, this launch asks for {launched}: a resumed run keeps its precision"
+            f"{resumed.path} was started in float32, this launch asks for {launched}: "
+            f"launch without mixed precision, or start a new run (--experiment NAME)"
         )
     return replace(recipe, amp=True, amp_dtype=launched)
 
@@ -204,7 +205,8 @@ def _locked(accelerator: Accelerator, start: _Start, *, overwrite: bool) -> Iter
                     folder.refuse_unless_new()
                 elif not start.resuming and state == "finished" != start.seen:
                     raise UserError(
-                        f"{folder.path} has a run that was finished meanwhile: give the command again to overwrite it"
+                        f"{folder.path}: another process finished a run there in the meantime: "
+                        f"run the command again to overwrite it"
                     )
         yield broadcast_object_list([finished])[0]
 

@@ -93,7 +93,7 @@ SUITE = Suite(
     unit="error, %",
     measure=measure,
     settings=settings,
-    is_current=lambda stored, options: "resampling" in stored,  # earlier editions scaled images the other way round
+    is_current=lambda stored, options: "resampling" in stored,  # earlier releases scaled images the other way round
     values=tuple(deformation.name for deformation in DEFORMATIONS),
     figure=partial(bars, ylabel="error, %"),
 )

@@ -132,7 +132,7 @@ SUITE = Suite(
     unit="accuracy in % within 8/255, median L2 distance",
     measure=measure,
     settings=settings,
-    # Earlier editions compared the distance with the radius.
+    # Earlier releases compared the distance with the radius.
     is_current=lambda stored, options: "foolbox" in stored.get("accuracy", ""),
     values=(*(f"{name} {kind}" for name in MINIMISING for kind in ("accuracy", "median distance")), "pgd accuracy"),
     digits=3,
