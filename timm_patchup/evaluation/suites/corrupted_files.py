@@ -158,5 +158,4 @@ def _local_folder(where: str) -> Path:
         return Path(snapshot_download(repo, repo_type="dataset"))
     except Exception as error:  # whatever the Hub's client and its transport raise
         problem = explain_hub_error(error, repo, doing="fetch")
-        kind = DataFailed if isinstance(problem, Failed) else DataError
-        raise kind(f"corrupted images: {problem}") from error
+        raise (DataFailed if isinstance(problem, Failed) else DataError)(f"corrupted images: {problem}") from error
