@@ -45,6 +45,8 @@ def test_small_and_odd_batches_train(name: str, size: int) -> None:
 def test_compiled_step_has_one_graph_per_site_and_eager_gradients(name: str, checkpointing: bool) -> None:
     torch._dynamo.reset()
     model = tiny_net()
+    # Older releases of torch update norm statistics again when a compiled model recomputes; saliency depends on them.
+    model.norm.momentum = 0.0
     twin = copy.deepcopy(model)
     twin.checkpointing = checkpointing
     mix, twin_mix = mixer_of(name, model, seed=3), mixer_of(name, twin, seed=3)
