@@ -10,6 +10,7 @@ nothing written. A part is a file in ``faults/parts``; the tests have the short 
 
 import argparse
 import random
+import signal
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ def main() -> None:
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="only print the sum of recorded rows")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # what nohup ignores, trainings started from here would ignore, too
     tallies: list[Tally] = read(given.table) if given.table else []
     for part in [] if given.table else given.part:
         rows = PARTS[part](given.trials, random.Random(f"{part} {given.seed}"))

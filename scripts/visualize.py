@@ -274,7 +274,7 @@ def main(argv: list[str] | None = None) -> None:
         figure = plot_figure(rows, names, args.lam, negate=args.images is not None)
         figure.savefig(args.output, format=args.output.suffix[1:] or "png", dpi=150)
     except SiteError as error:
-        parser.error(error.for_flag("--sites"))
+        parser.error(error.for_caller("--sites"))
     except (AssertionError, OSError, OverflowError, RuntimeError, TypeError, ValueError) as error:
         parser.error(str(error) or type(error).__name__)
     print(f"wrote {args.output}")

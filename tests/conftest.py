@@ -1,5 +1,6 @@
 """What the tests share: one thread, a deterministic hypothesis profile, a tiny timm model, a batch, a script."""
 
+import signal
 from collections.abc import Callable
 from math import log, sqrt
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from tests.support.launching import TRAIN_SCRIPT
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and trainings that tests start inherit that
 settings.register_profile(
     "suite",
     deadline=None,

@@ -34,8 +34,7 @@ class MixCallback(Callback):
             return
         if not any(module is self.mixer.model for module in pl_module.modules()):
             raise UserError(
-                "MixCallback: the mixer was made for a model that is not in this LightningModule: "
-                "make one for a model in it"
+                "MixCallback: the mixer was made for another model: make it for one in this LightningModule"
             )
         step = pl_module.training_step
 
