@@ -184,7 +184,7 @@ def test_the_module_is_left_as_it_was(tmp_path: Path) -> None:
 
 def test_what_would_not_be_mixed_is_refused(tmp_path: Path) -> None:
     module = Module()
-    with pytest.raises(ValueError, match="a model that is not in this LightningModule"):
+    with pytest.raises(ValueError, match="made for another model"):
         trainer(tmp_path, MixCallback(small_mixer(small_model()))).fit(module, loader())
     trainer(tmp_path, MixCallback(small_mixer(small_model()))).validate(module, loader(), verbose=False)
     with pytest.raises(ValueError, match=r"keys=\('x', 'y'\) are not in a batch, which is a list"):

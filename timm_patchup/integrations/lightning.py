@@ -33,9 +33,7 @@ class MixCallback(Callback):
         if stage != "fit":
             return
         if not any(module is self.mixer.model for module in pl_module.modules()):
-            raise UserError(
-                "MixCallback: the mixer was made for another model: make it for one in this LightningModule"
-            )
+            raise UserError("MixCallback: the mixer was made for another model: make one for a model in this module")
         step = pl_module.training_step
 
         @wraps(step)
