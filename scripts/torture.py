@@ -27,7 +27,9 @@ def main() -> None:
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="only print the sum of recorded rows")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # what nohup ignores, trainings started from here would ignore, too
+    # Under nohup, or in the background of a script, these are ignored, and trainings started from here would inherit that.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     tallies: list[Tally] = read(given.table) if given.table else []
     for part in [] if given.table else given.part:
         rows = PARTS[part](given.trials, random.Random(f"{part} {given.seed}"))

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from tests.support.launching import TRAIN_SCRIPT
 
 torch.set_num_threads(1)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and trainings that tests start inherit that
+# Under nohup, or in the background of a script, these are ignored, and trainings that tests start would inherit that.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile(
     "suite",
     deadline=None,
