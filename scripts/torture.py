@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="only print the sum of recorded rows")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    # Under nohup, or in the background of a script, these are ignored, and trainings started from here would inherit that.
+    # Under nohup, or in the background of a script, these are ignored, and trainings started here would inherit that.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     tallies: list[Tally] = read(given.table) if given.table else []
