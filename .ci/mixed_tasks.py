@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
         if "omits_empty_task_state" in item.name:
             item.add_marker(pytest.mark.xfail(strict=True, reason="the state of our tasks has that of the draws"))
         elif "reuses_teacher_wrapper" in item.name and item.callspec.params["our_tasks"] == MIXED:
-            item.add_marker(pytest.mark.xfail(reason="compares two calls, which have two draws"))
+            item.add_marker(pytest.mark.xfail(strict=True, reason="compares two calls, which have two draws"))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

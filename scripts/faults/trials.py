@@ -3,6 +3,7 @@ nothing has disturbed.
 """
 
 import os
+import random
 import shutil
 import socket
 import tempfile
@@ -18,7 +19,7 @@ from timm_patchup.system.files import checksum
 
 from .forked import SECONDS, Forked
 from .tally import Tally
-from .timeline import Timeline
+from .timeline import Timeline, choose_event
 
 RUN = ["--limit", "60", "--batch-size", "12", "--model", "test_resnet", "--epochs", "2", "--checkpoint-steps", "2"]
 RUN += ["--threads", "1", "--experiment", "a"]
@@ -77,14 +78,20 @@ class Training:
         end = time.monotonic() + seconds
         return [fork.wait(max(0.0, end - time.monotonic())) for fork in self.forks]
 
-    def reach(self, event: int, *, rank: int = 0) -> bool:
-        """Wait until a process has reached an event; return whether the training still runs."""
+    def reach(self, event: int, *, rank: int = 0, delay: float = 0.0) -> bool:
+        """Wait until a process has reached an event, and some seconds more; return whether the training ran on."""
         end = time.monotonic() + SECONDS
         while self.timelines[rank].count <= event:
             if any(fork.poll() is not None for fork in self.forks) or time.monotonic() > end:
                 return False
             time.sleep(0.0005)
+        time.sleep(delay)
         return True
+
+    def signal(self, number: int, chooser: random.Random, *, everyone: bool, group: bool) -> None:
+        """Send a signal to all processes or to a random one, with its loader processes or to it alone."""
+        for fork in self.forks if everyone else [chooser.choice(self.forks)]:
+            fork.signal(number, group=group)
 
     def errors(self) -> str:
         return "".join(fork.errors() for fork in self.forks)
@@ -126,10 +133,11 @@ class Reference:
     digests: dict[str, str]
     timelines: list[Timeline]
 
-    def gap(self, event: int) -> float:
-        """Return the seconds from an event of the first process to the next."""
-        events = self.timelines[0].events()
-        return events[event + 1].seconds - events[event].seconds if event + 1 < len(events) else 0.1
+    def random_moment(self, chooser: random.Random, *, before: int | None = None) -> tuple[int, float]:
+        """Return an event of the first process, and seconds after it: fewer than pass until the next one."""
+        event, events = choose_event(self.timelines[0], chooser, before=before), self.timelines[0].events()
+        gap = events[event + 1].seconds - events[event].seconds if event + 1 < len(events) else 0.1
+        return event, chooser.random() * gap
 
     @property
     def last_look(self) -> int:

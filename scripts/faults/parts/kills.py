@@ -5,11 +5,9 @@ Those that are left must end by themselves within a minute. A training that was 
 
 import random
 import signal
-import time
 from pathlib import Path
 
 from ..tally import Tally
-from ..timeline import choose_event
 from ..trials import KINDS, Kind, Training, resume_and_compare, scratch, undisturbed
 
 MINUTE = 60.0
@@ -26,15 +24,11 @@ def trials(count: int, chooser: random.Random) -> list[Tally]:
 
 
 def _kill(tally: Tally, kind: Kind, chooser: random.Random, folder: Path) -> None:
-    reference = undisturbed(kind)
-    event = choose_event(reference.timelines[0], chooser)
-    delay = chooser.random() * reference.gap(event)
+    event, delay = undisturbed(kind).random_moment(chooser)
     everyone, group = chooser.random() < 0.5, chooser.random() < 0.5
     training = Training(folder, kind)
-    if training.reach(event):
-        time.sleep(delay)
-    for fork in training.forks if everyone else [chooser.choice(training.forks)]:
-        fork.signal(signal.SIGKILL, group=group)
+    training.reach(event, delay=delay)
+    training.signal(signal.SIGKILL, chooser, everyone=everyone, group=group)
     codes, text = training.wait(MINUTE), training.errors()
     if -signal.SIGKILL not in codes:
         tally.end(VOID)

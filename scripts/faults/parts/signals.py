@@ -6,7 +6,6 @@ later makes the trial void: another one takes its place.
 
 import random
 import signal
-import time
 from pathlib import Path
 
 from ..tally import Tally
@@ -45,14 +44,11 @@ def _injected(tally: Tally, kind: Kind, chooser: random.Random, folder: Path) ->
 
 def _from_outside(tally: Tally, kind: Kind, chooser: random.Random, folder: Path) -> None:
     reference, number = undisturbed(kind), chooser.choice(NUMBERS)
-    event = choose_event(reference.timelines[0], chooser, before=reference.last_look)
-    delay = chooser.random() * reference.gap(event)
+    event, delay = reference.random_moment(chooser, before=reference.last_look)
     group, everyone = chooser.random() < 0.7, chooser.random() < 0.5
     training = Training(folder, kind)
-    if training.reach(event):
-        time.sleep(delay)
-        for fork in training.forks if everyone else [chooser.choice(training.forks)]:
-            fork.signal(number, group=group)
+    if training.reach(event, delay=delay):
+        training.signal(number, chooser, everyone=everyone, group=group)
     if any(timeline.last_look for timeline in training.timelines):
         training.wait()
         tally.end(VOID)
