@@ -164,4 +164,6 @@ def unknown(kind: str, name: Any, known: Iterable[str]) -> UserError:
         ["unknown mode 'hrad': choose from hard, soft; did you mean hard?"]
     """
     names = list(known)
+    if not names:
+        return UserError(f"unknown {kind} {name!r}: there are none")
     return UserError(f"unknown {kind} {name!r}: choose from {', '.join(names)}{nearest(name, names)}")

@@ -2,14 +2,18 @@
 
 import copy
 import re
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 from timm.loss import LabelSmoothingCrossEntropy
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, default_collate
 
 from tests.support.expectations import tiny
-from timm_patchup import MixTask, PatchUp
+from timm_patchup import Mixer, MixTask, PatchUp, create_mixer
+from timm_patchup.errors import UserError
 
 # Batches and targets
 
@@ -90,6 +94,26 @@ def test_target_of_wrong_rank_or_type(target: object, model: nn.Module, images: 
 
 
 # Losses and tasks
+
+
+@dataclass
+class MixingCollate:
+    """A collate_fn that mixes, as torchvision's CutMix may be used."""
+
+    mix: Mixer
+
+    def __call__(self, samples: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
+        return self.mix(*default_collate(samples))
+
+
+def test_mixing_in_a_worker_of_a_loader() -> None:
+    """Every worker has a copy of the mixer, all with the same draws, and loses it at the end of the epoch."""
+    collate = MixingCollate(create_mixer("cutmix", tiny(), num_classes=10))
+    data: Any = [(torch.randn(3, 8, 8), 1)] * 2
+    with pytest.raises(UserError, match=r"called in a worker process of a DataLoader.*call it in the training loop"):
+        next(iter(DataLoader(data, batch_size=2, collate_fn=collate, num_workers=1)))
+    _, target = next(iter(DataLoader(data, batch_size=2, collate_fn=collate)))
+    assert target.shape == (2, 10)
 
 
 class Output:

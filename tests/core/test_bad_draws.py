@@ -7,8 +7,10 @@ from functools import partial
 
 import pytest
 import torch
+from timm.layers import convert_sync_batchnorm
 from torch import Tensor, nn
 
+from tests.support.expectations import MakeModel
 from timm_patchup import Draw, Mixer, PatchUp
 from timm_patchup.core.draw import Change, Erase, Mix
 from timm_patchup.core.method import Place, SiteMethod
@@ -266,6 +268,16 @@ def test_draw_that_nothing_applied_raises_under_paused(
     assert_works(mix, images, labels)
 
 
+def test_module_of_a_site_that_was_replaced(make_model: MakeModel, images: Tensor, labels: Tensor) -> None:
+    model = make_model("test_efficientnet")
+    mix = PatchUp(model, prob=1.0, sites=["stem"])  # bn1
+    x, target = mix(images, labels)
+    model = convert_sync_batchnorm(model).eval()  # which trains on accelerators only
+    replaced = r"^the draw at site 'stem' was never applied: its module was replaced.* Make the mixer after that$"
+    with pytest.raises(RuntimeError, match=replaced):
+        mix.loss(model(x), target)
+
+
 def test_draw_that_nothing_applied_raises_when_compiled(model: nn.Module, images: Tensor, labels: Tensor) -> None:
     torch._dynamo.reset()
     mix = PatchUp(model, prob=1.0, sites=["stage1"])
@@ -277,6 +289,33 @@ def test_draw_that_nothing_applied_raises_when_compiled(model: nn.Module, images
         output = compiled(x)
     with pytest.raises(RuntimeError, match=NEVER):
         mix.loss(output, target)
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_a_pass_that_raised_does_not_stand_in_the_way_of_the_next_batch(
+    error: type[BaseException], model: nn.Module, images: Tensor, labels: Tensor
+) -> None:
+    """As when a batch is too large and a loop goes on with a smaller one, or a notebook is interrupted."""
+    mix = PatchUp(model, prob=1.0, sites=["stage1"])
+    mix.check_images(images)
+
+    def fail(module: nn.Module, args: object) -> None:
+        raise error
+
+    handle = model.get_submodule("act1").register_forward_pre_hook(fail)
+    x, target = mix(images, labels)
+    with pytest.raises(error):
+        model(x)
+    handle.remove()
+    assert_works(mix, images[:3], labels[:3])
+    # What another model returned instead has no loss.
+    handle = model.get_submodule("act1").register_forward_pre_hook(fail)
+    x, target = mix(images, labels)
+    with pytest.raises(error):
+        model(x)
+    handle.remove()
+    with pytest.raises(RuntimeError, match=NEVER):
+        mix.loss(copy.deepcopy(model)(x), target)
 
 
 def test_batch_of_another_size_than_drawn(model: nn.Module, images: Tensor, labels: Tensor) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.expectations import hook_count
-from timm_patchup import PatchUp
+from timm_patchup import PatchUp, list_sites
 from timm_patchup.errors import SiteError
 
 
@@ -164,3 +164,8 @@ def test_model_without_maps_fails_at_its_first_batch_and_is_free_again(
     mix = PatchUp(model, prob=1.0, sites=["input"])
     mixed, target = mix(images, labels)
     mix.loss(model(mixed), target).backward()
+
+
+def test_sites_of_what_is_no_module() -> None:
+    with pytest.raises(TypeError, match=r"^model must be an nn\.Module, got str$"):
+        list_sites("resnet18")  # type: ignore[arg-type]

@@ -6,7 +6,8 @@ import pytest
 from torch import nn
 
 from tests.support.expectations import hook_count
-from timm_patchup import PatchUp, create_mixer
+from timm_patchup import Mixer, MixTask, PatchUp, create_mixer
+from timm_patchup.methods.patchup import HardPatchUp
 
 NAN = float("nan")
 
@@ -100,6 +101,26 @@ def test_unknown_setting_names_the_nearest(model: nn.Module) -> None:
         create_mixer("hard_patchup", model, gama=0.4)
     with pytest.raises(ValueError, match=message):
         PatchUp(model, gama=0.4)
-    with pytest.raises(ValueError, match=r"unknown setting of none 'gamma': choose from "):
+    with pytest.raises(ValueError, match=r"^unknown setting of none 'gamma': there are none$"):
         create_mixer("none", model, gamma=0.4)
     assert hook_count(model) == 0
+
+
+@pytest.mark.parametrize("name", [HardPatchUp(), HardPatchUp, None, [HardPatchUp()], nn.Linear(2, 2)])
+def test_method_that_is_not_a_name(name: object, model: nn.Module) -> None:
+    """A model in the place of the name, too: other calls take it first."""
+    with pytest.raises(TypeError, match=r"^a method is given by its name, such as .*, got .*; Mixer\(model, method\)"):
+        create_mixer(name, model)  # type: ignore[arg-type]
+    assert hook_count(model) == 0
+
+
+@pytest.mark.parametrize("method", ["hard_patchup", HardPatchUp, None])
+def test_method_that_is_only_a_name_or_a_class(method: object, model: nn.Module) -> None:
+    with pytest.raises(TypeError, match=r"^method must be a method such as HardPatchUp\(\), got .*create_mixer\(name"):
+        Mixer(model, method)  # type: ignore[arg-type]
+    assert hook_count(model) == 0
+
+
+def test_task_whose_mixer_is_only_a_name(model: nn.Module) -> None:
+    with pytest.raises(TypeError, match=r"^mixer must be a mixer such as PatchUp\(model\), got 'hard_patchup'$"):
+        MixTask(model, nn.CrossEntropyLoss(), mixer="hard_patchup")  # type: ignore[arg-type]

@@ -168,7 +168,7 @@ def test_distillation_at_the_input(train_script: Path, tmp_path: Path) -> None:
         (["--mix", "cutmix", "mixup", "--mixup-off-epoch", "3"], "combined with --mix cutmix mixup: timm passes"),
         (["--mix", "cutmix", "mixup", "--mix-gamma", "0.5"], "mix_gamma is not a setting of cutmix or mixup"),
         (["--mix", "cutmix", "--mix-weights", "2"], "mix_weights has no effect with one method"),
-        (["--mix", "none", "--mix-gamma", "0.5"], "mix_gamma is not a setting of none; it has none"),
+        (["--mix", "none", "--mix-gamma", "0.5"], "mix_gamma is not a setting of none, which has no settings"),
         (["--mix", "hard_patchup", "--mix-alpha", "2.0"], "mix_alpha is not a setting of hard_patchup; it has mix_"),
         (
             ["--mix", "dropblock", "--mix-block-size", "5", "3", "--mix-prob", "2"],

@@ -13,7 +13,10 @@ from torch import Tensor, nn
 
 from tests.conftest import NUM_CLASSES
 from tests.support.expectations import MakeModel, drawn, hook_count
-from timm_patchup import Draw, PatchUp, create_mixer
+from timm_patchup import Draw, Method, OneOf, PatchUp, create_mixer
+from timm_patchup.errors import UserError
+from timm_patchup.methods.cutmix import CutMix, FeatureCutMix
+from timm_patchup.methods.patchup import HardPatchUp
 
 # One step
 
@@ -94,6 +97,23 @@ def test_batch_that_is_not_mixed_has_timms_loss_to_the_last_bit(
     assert torch.equal(loss, criterion(output, labels))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+@pytest.mark.parametrize("prob", [0.0, 1.0])
+@pytest.mark.parametrize("criterion", CRITERIA)
+def test_labels_of_any_integer_type_have_the_same_loss(
+    criterion: str, prob: float, dtype: torch.dtype, model: nn.Module, images: Tensor, labels: Tensor
+) -> None:
+    mix = PatchUp(model, prob=prob, sites=["input"])
+    model.eval()  # so that both passes are the same
+    output = model(images)
+    model.train()
+    losses = []
+    for given in (labels, labels.to(dtype)):
+        mix.load_state_dict({"seed": 0, "count": 0})
+        losses.append(mix.loss(output, mix(images, given)[1], CRITERIA[criterion]))
+    assert torch.equal(*losses)
+
+
 def test_labels_smoothed_by_the_mixer_stay_smoothed(model: nn.Module, images: Tensor, labels: Tensor) -> None:
     mix = PatchUp(model, prob=0.0, label_smoothing=0.1)
     x, target = mix(images, labels)
@@ -130,6 +150,26 @@ def test_method_can_be_replaced_between_batches(model: nn.Module, images: Tensor
     assert drawn(mix).method is mix.method
     assert drawn(mix).site == "stage1"
     mix.loss(model(x), target)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [HardPatchUp(sites=("stage2",)), HardPatchUp(), CutMix(), OneOf([HardPatchUp(sites=("stage1",)), CutMix()])],
+    ids=repr,
+)
+def test_a_method_at_other_sites_needs_a_mixer_of_its_own(
+    method: Method, model: nn.Module, images: Tensor, labels: Tensor
+) -> None:
+    mix = PatchUp(model, prob=1.0, sites=["stage1"])
+    before = mix.method
+    with pytest.raises(UserError, match=r" acts at other sites than .*: call detach\(\) and make a new mixer$"):
+        mix.method = method
+    with pytest.raises(UserError, match=r"^block_size has 2 values, but there are 1 sites"):
+        mix.method = replace(before, block_size=(3, 5))
+    assert mix.method is before
+    mix.method = FeatureCutMix(sites=("stage1",))
+    mix(images, labels)
+    assert drawn(mix).site == "stage1"
 
 
 # Replay and state

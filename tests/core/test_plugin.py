@@ -233,6 +233,7 @@ def test_distillation_runs_if_nothing_is_mixed() -> None:
         (lambda: timm_patchup.register("hard_patchup", gama=1), "unknown setting of hard_patchup 'gama'.*gamma"),
         (lambda: timm_patchup.register("hard_patchup", gamma=2), r"gamma must be a number in \[0, 1\], got 2"),
         (lambda: timm_patchup.register("hard_patchup", gamma="5e-1"), "gamma must be a number .*, got '5e-1'"),
+        (lambda: timm_patchup.register("hard_patchup", num_splits=0), "num_splits must be a whole number .*, got 0"),
         (lambda: timm_patchup.register(gamma=1), "settings need a method"),
     ],
 )

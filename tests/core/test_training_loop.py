@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from timm_patchup import PatchUp
 from timm_patchup.core.hooks import SiteHook
 
-from .steps import HIDDEN, assert_same, batches, grads, make_model
+from .steps import HIDDEN, SmallNet, assert_same, batches, draw_at, grads, make_model
 
 
 @pytest.mark.parametrize("mode", ["hard", "soft"])
@@ -39,6 +39,68 @@ def test_gradient_checkpointing_sees_the_same_mask(mode: str, reentrant: bool, f
         assert len(seen & set(HIDDEN)) >= 2
     finally:
         timm.layers.set_reentrant_ckpt(False)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("between", ["another batch", "batch left alone", "clean pass", "validation"])
+def test_what_is_recomputed_has_the_draw_of_its_own_pass(between: str, reentrant: bool) -> None:
+    """One backward pass for two forward passes, or after something else was armed."""
+    timm.layers.set_reentrant_ckpt(reentrant)
+    try:
+        models = make_model(), make_model()
+        models[1].set_grad_checkpointing(True)
+        for model in models:
+            mix = PatchUp(model, prob=1.0, sites=["stage1", "stage2"], block_size=3, seed=2)
+            (x, y), (other, labels) = batches(2)
+            mixed, target = draw_at(mix, "stage1", x, y)
+            loss = mix.loss(model(mixed), target)
+            if between == "another batch":
+                mixed, target = draw_at(mix, "stage2", other, labels)
+                loss = loss + mix.loss(model(mixed), target)
+            elif between == "batch left alone":
+                mix.mixup_enabled = False
+                loss = loss + mix.run(model, other, labels)[0]
+            elif between == "clean pass":
+                with mix.paused():
+                    loss = loss + nn.functional.cross_entropy(model(other), labels)
+            else:
+                mix.run(model.eval(), other, labels)
+                model.train()
+            loss.backward()
+        assert_same(grads(models[0]), grads(models[1]), rtol=1e-4, atol=1e-5)
+    finally:
+        timm.layers.set_reentrant_ckpt(False)
+
+
+def test_what_is_recomputed_without_an_output_of_the_model_has_the_draw_that_is_armed() -> None:
+    models = make_model(), make_model()
+    models[1].set_grad_checkpointing(True)
+    for model in models:
+        mix = PatchUp(model, prob=1.0, sites=["stage1"], block_size=3)
+        for (x, y), whole in zip(batches(2), (True, False)):
+            model.zero_grad()
+            mixed, target = mix(x, y)
+            output = model(mixed) if whole else model.forward_head(model.forward_features(mixed))
+            mix.loss(output, target).backward()
+    assert_same(grads(models[0]), grads(models[1]), rtol=1e-4, atol=1e-5)
+
+
+def test_parameters_that_a_model_returns_keep_nothing_of_a_pass() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.scale = SmallNet(), nn.Parameter(torch.ones(()))
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            return {"logits": self.net(x), "scale": self.scale}
+
+    model = Scaled()
+    mix = PatchUp(model, prob=1.0, sites=["net.conv"], num_classes=10)
+    for x, y in batches(2):
+        mixed, target = mix(x, y)
+        output = model(mixed)
+        mix.loss(output["scale"] * output["logits"], target).backward()
+    assert not model.scale._backward_hooks
 
 
 @pytest.mark.parametrize("mode", ["hard", "soft"])

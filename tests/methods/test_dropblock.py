@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pytest
 import timm
@@ -9,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from timm_patchup import create_mixer
-from timm_patchup.core.draw import Draw, Erase
+from timm_patchup import Mixer, create_mixer
+from timm_patchup.core.draw import Change, Draw, Erase, Mix
 from timm_patchup.core.functional import expected_coverage, seed_rate
+from timm_patchup.core.method import Place, SiteMethod
 from timm_patchup.errors import UserError
 
 from .every_method import bytes_saved
@@ -39,6 +41,14 @@ def seen_before_mixing(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         handle.remove()
 
 
+def seen_after_mixing(model: nn.Module) -> dict[str, Tensor]:
+    """Return what the sites give from now on; call it when the mixer has its hooks."""
+    seen: dict[str, Tensor] = {}
+    for site, module in SITES.items():
+        model.get_submodule(module).register_forward_hook(lambda m, a, out, at=site: seen.update({at: out}))
+    return seen
+
+
 def authors_scaling(x: Tensor, changed: Tensor) -> Tensor:
     """What is left, times the number of features over those that are left, of the whole batch."""
     mask = 1.0 - changed.float()
@@ -48,9 +58,7 @@ def authors_scaling(x: Tensor, changed: Tensor) -> Tensor:
 def test_blocks_at_all_hidden_sites_of_every_batch(model: nn.Module) -> None:
     with seen_before_mixing(model) as before:
         mix = create_mixer("dropblock", model, drop_prob=0.2, block_size=3)
-        after: dict[str, Tensor] = {}
-        for site, module in SITES.items():
-            model.get_submodule(module).register_forward_hook(lambda m, a, out, at=site: after.update({at: out}))
+        after = seen_after_mixing(model)
         x, target = mix(X, Y)
         output = model(x)
         draw = mix.draw
@@ -142,16 +150,35 @@ def test_one_random_site_as_a_setting(model: nn.Module) -> None:
     assert sites == set(SITES)
 
 
-def test_the_input_too_if_it_is_asked_for(model: nn.Module) -> None:
-    mix = create_mixer("dropblock", model, sites=["input", "stem"], drop_prob=0.3)
-    x, _ = mix(X, Y)
-    draw = mix.draw
-    assert draw is not None
-    (first,) = draw.others
-    assert (first.site, draw.site) == ("input", "stem")
-    assert first.changed is not None
-    torch.testing.assert_close(x, authors_scaling(X, first.changed))
-    model(x)
+@pytest.mark.parametrize("sites", [["input", "stem"], ["stem", "input"], ["stage1", "input", "stem"]])
+def test_the_input_too_if_it_is_asked_for_in_any_order(sites: list[str], model: nn.Module) -> None:
+    with seen_before_mixing(model) as before:
+        mix = create_mixer("dropblock", model, sites=sites, drop_prob=0.3)
+        after = seen_after_mixing(model)
+        x, target = mix(X, Y)
+        output = model(x)
+        draw = mix.draw
+        assert draw is not None
+        parts = {part.site: part for part in (*draw.others, draw)}
+    assert list(parts) == sites
+    for site, part in parts.items():
+        assert part.changed is not None
+        given, altered = (X, x) if site == "input" else (before[site], after[site])
+        torch.testing.assert_close(altered, authors_scaling(given, part.changed), msg=site)
+    assert torch.isfinite(mix.loss(output, target))
+
+
+def test_samples_are_not_mixed_at_several_sites(model: nn.Module) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class MixEverywhere(SiteMethod):
+        at_all_sites = True
+
+        def change(self, place: Place) -> Change:
+            return Mix(place.everywhere(), 0.5)
+
+    mix = Mixer(model, MixEverywhere(sites=("stem", "stage1")))
+    with pytest.raises(TypeError, match=r"^features at several sites together \(stem, stage1\) can only be erased$"):
+        mix(X, Y)
 
 
 def test_compiled_step_has_the_gradients_of_an_eager_one(model: nn.Module) -> None:

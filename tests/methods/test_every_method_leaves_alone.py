@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from timm.utils import ModelEmaV3
+from torch import Tensor
 
 from tests.support.expectations import hook_count
 
@@ -73,7 +74,7 @@ def test_detach_leaves_nothing_behind(name: str) -> None:
     clean = copy.deepcopy(model)
     names = {at: sorted(vars(module)) for at, module in model.named_modules()}
     mix = mixer_of(name, model)
-    assert hook_count(model) == (len(HIDDEN) + 1 if name in INSIDE else 0)
+    assert hook_count(model) == (len(HIDDEN) + 2 if name in INSIDE else 0)  # where the model begins and ends, too
     x, y = batch()
     mix(x, y)  # armed when it is detached
     mix.detach()
@@ -99,6 +100,34 @@ def test_global_random_state_and_inputs_are_untouched(name: str) -> None:
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.random.get_state()[1].tolist() == before[1]
     assert random.getstate() == before[2]
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("default", ["meta", torch.float64, torch.bfloat16])
+def test_torchs_default_device_and_dtype_do_not_matter(default: str | torch.dtype, name: str) -> None:
+    """What is made on the default device by mistake is on none here: meta stands for an accelerator."""
+    before = torch.get_default_dtype()
+    batches = [batch(seed=seed) for seed in range(3)]
+    found: list[list[Tensor]] = []
+    for changed in (False, True):
+        model = tiny_net()
+        mix = mixer_of(name, model)
+        found.append([])
+        try:
+            if changed and isinstance(default, str):
+                torch.set_default_device(default)
+            elif changed:
+                torch.set_default_dtype(default)
+            for x, y in batches:
+                mixed, target = mix(x, y)
+                loss = mix.loss(model(mixed), target.clone())
+                found[-1] += [mixed, target, loss]
+        finally:
+            torch.set_default_device(None)
+            torch.set_default_dtype(before)
+    for plain, same in zip(*found, strict=True):
+        assert torch.equal(plain, same)
+        assert plain.dtype is same.dtype
 
 
 @pytest.mark.parametrize("name", CASES)

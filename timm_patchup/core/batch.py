@@ -87,6 +87,18 @@ def check_logits(output: object) -> None:
         raise TypeError(f"output must be the tensor of logits (B, K), got {type(output).__name__}{hint}")
 
 
+def check_classes(output: Tensor, target: Tensor) -> None:
+    """Raise UserError if logits and targets, both (B, K), have different shapes."""
+    if output.shape != target.shape:
+        given, needed = tuple(output.shape), tuple(target.shape)
+        hint = (
+            ""
+            if given[1:] == needed[1:]
+            else f": if the model has a new head, give num_classes={given[-1]} to the mixer"
+        )
+        raise UserError(f"output is {given}, but the targets are {needed}; both must be (B, K){hint}")
+
+
 def own_target(target: Tensor, num_classes: int | None, *, label_smoothing: float, check_labels: bool) -> Tensor:
     """Return the targets of a batch as distributions, float32 (B, K).
 
@@ -124,6 +136,22 @@ def own_target(target: Tensor, num_classes: int | None, *, label_smoothing: floa
 def mark_returned(target: Tensor, draw: Draw) -> None:
     """Note on the targets of a batch which draw they belong to."""
     target._mix_draw = draw  # type: ignore[attr-defined]
+
+
+def is_of_another_batch(target: Tensor, batch: MixedBatch, *, trains: bool) -> bool:
+    """Whether targets have nothing to do with the last batch or an older one: they did not pass through the mixer.
+
+    Args:
+        target: of a loss.
+        batch: the last batch.
+        trains: whether the loss has a gradient. If not, labels of the last batch are for its images as they came.
+    """
+    if target is batch.target or hasattr(target, "_mix_draw"):
+        return False
+    if target is batch.given:
+        return not trains
+    returned = batch.target.to(target.device)
+    return target.shape != returned.shape or not torch.allclose(target.float(), returned, atol=1e-2)
 
 
 def check_returned(target: Tensor, returned: Tensor, draw: Draw) -> None:

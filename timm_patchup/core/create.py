@@ -81,6 +81,7 @@ def create_mixer(
 
     Example:
         >>> mix = create_mixer("hard_patchup", model, gamma=0.4)
+        >>> mix.detach()  # a model has one mixer at a time
         >>> mix = create_mixer(["hard_patchup", "cutmix"], model, weights=[2, 1], hard_patchup={"gamma": 0.4})
     """
     import_methods(name)

@@ -1,4 +1,4 @@
-"""What a method decided: a Change, and the Draw that records it for one batch. ``drawing.py`` makes them.
+"""What a method decided: a Change, and the Draw that records it for one batch. ``make_draw.py`` makes them.
 
 ``Mix`` and ``Erase`` are the changes that work at every site. Masks are (1 or B, 1 or C, H, W), whatever the layout of
 the features; ``Draw.masks`` lays them out as the tensors have them.
@@ -132,7 +132,7 @@ class Draw:
         layouts: where the features are in what the site gives; the mixer fills it in.
         method: whose turn it was, also if it left the batch as it is; None if none was asked. Its objective is that of
             the batch.
-        others: what happens at sites before this one, if a method erases features at several together.
+        others: what happens at the other sites, if a method erases features at several together.
     """
 
     site: str | None
@@ -186,7 +186,7 @@ class Draw:
             raise WrongType(f"draw.partner must be an int64 tensor ({batch_size},), got {self.partner!r}")
         if self.partner.shape != (batch_size,):
             raise UserError(f"draw.partner has shape {tuple(self.partner.shape)}, the batch needs ({batch_size},)")
-        if not torch.equal(self.partner.sort().values.cpu(), torch.arange(batch_size)):
+        if not torch.equal(self.partner.sort().values.cpu(), torch.arange(batch_size, device="cpu")):
             raise UserError(f"draw.partner must be a permutation of {batch_size} samples, got {self.partner.tolist()}")
         if (self.site is None) != (self.change is None):
             raise UserError(f"draw.site and draw.change must both be None or neither, got site {self.site!r}")

@@ -3,92 +3,16 @@
 A hook copied with its model (EMA, deepcopy, pickle) is inert: only the model that a mixer was made for is altered.
 """
 
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from .compiling import OwnForward, allow_graphs, indices_of_graph, mask_of_graph
-from .draw import Draw, Erase, Mix
-from .functional import erase_features, like_memory, mix_features
+from .armed import Armed
+from .compiling import OwnForward, allow_graphs
+from .functional import erase_features, mix_features
 from .layout import by_sample, features_in, with_features
-from .method import INPUT
-from .sites import Site, site_module
-
-
-class Armed:
-    """The draw that the next forward pass applies. Flat tensors, so that torch.compile guards on ``site`` alone."""
-
-    changed: tuple[Tensor, ...]
-    partner: Tensor
-    inverse: Tensor
-    lam: Tensor | None
-    scale: Tensor | None
-    others: dict[str, tuple[tuple[Tensor, ...], Tensor]]  # masks and scale of sites that are erased next to ``site``
-    traced: ClassVar[set[tuple[type[nn.Module], str | None]]] = set()
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.disarm()
-
-    def disarm(self) -> None:
-        self.site: str | None = None
-        self.pending: str | None = None
-        self.others = {}
-        self.applied = self.ran = False
-
-    def load(self, draw: Draw, images: Tensor, *, alike: bool = False) -> None:
-        """Arm a draw; one at the input, or none at all, leaves nothing for the hooks to do.
-
-        Args:
-            draw: the draw.
-            images: of the batch: features have their memory format.
-            alike: whether swaps and mixes of several methods look the same, so that they share a compiled graph: there
-                is one per site and kind, and torch.compile makes eight at most.
-        """
-        self.disarm()
-        change = draw.change
-        if change is None or draw.site == INPUT:
-            return
-        if not isinstance(change, (Mix, Erase)):
-            raise TypeError(
-                f"{type(change).__name__} acts on images only: at site {draw.site!r} return Mix or Erase, "
-                f"or act at the input"
-            )
-        self.changed = _masks(draw, images, alike=alike)
-        self.partner, self.inverse = indices_of_graph(draw.partner)
-        # As a tensor, lam is an input of a compiled graph; as a number it would be a new graph for each batch.
-        lam = change.lam if isinstance(change.lam, Tensor) else torch.full((), change.lam, device=draw.partner.device)
-        self.lam = None if draw.swaps and not alike else lam
-        self.scale = change.scale if isinstance(change, Erase) else None
-        for other in draw.others:
-            if other.site not in (None, INPUT) and isinstance(other.change, Erase):
-                self.others[other.site] = _masks(other, images), other.change.scale
-        self.site = self.pending = draw.site
-
-    def unapplied(self) -> str | None:
-        """Return the site whose draw no forward pass has applied yet.
-
-        Eager code marks the draw when it applies it. A compiled graph cannot: a side effect inside a checkpointed
-        region breaks it. There, the site is noted while the graph is traced, and the pass when the model ends. Models
-        of one class share graphs, so they share the notes.
-        """
-        if self.applied or (self.ran and (type(self.model), self.pending) in self.traced):
-            return None
-        return self.pending
-
-    @torch.compiler.assume_constant_result
-    def note_traced(self, site: str) -> None:
-        self.traced.add((type(self.model), site))
-
-
-def _masks(draw: Draw, images: Tensor, *, alike: bool = False) -> tuple[Tensor, ...]:
-    """Return the mask of each tensor of a site, in the memory format of the images, which the features have, too.
-
-    A mask that got it inside a compiled graph would be fused into the loop over the features, and read across its rows.
-    """
-    masks = zip(draw.masks(alike=alike), draw.layouts)
-    return tuple(mask_of_graph(like_memory(mask, images) if layout.nchw else mask) for mask, layout in masks)
+from .sites import Site, check_module, site_module
 
 
 class SiteHook:
@@ -101,7 +25,11 @@ class SiteHook:
     def __call__(self, module: nn.Module, args: object, output: Any) -> Any:
         armed = self.armed
         # `training` first: compiled eval graphs must not depend on what is armed.
-        if armed is None or not armed.model.training or armed.site is None:
+        if armed is None or not armed.model.training:
+            return None
+        if not torch.compiler.is_compiling():  # a graph keeps the draw for what it recomputes
+            armed = armed.in_this_pass()
+        if armed.site is None:
             return None
         if armed.site == self.site:
             masks, scale = armed.changed, armed.scale
@@ -118,7 +46,7 @@ class SiteHook:
         altered = [self._alter(armed, tensor, changed, scale) for tensor, changed in zip(features, masks)]
         if torch.compiler.is_compiling():
             armed.note_traced(self.site)
-        elif armed.site == self.site:  # the last of several sites
+        elif armed.site == self.site:  # the last that was drawn of several sites
             armed.applied = True
         return with_features(output, altered)
 
@@ -146,13 +74,26 @@ class SiteHook:
         return type(self), (None, self.site)
 
 
+class BeginHook(SiteHook):
+    """Forward pre-hook of the whole model: notes that a training pass began, which may raise before its end."""
+
+    def __call__(self, module: nn.Module, args: object, output: object = None) -> None:
+        armed = self.armed
+        if armed is not None and armed.model.training and armed.site is not None:
+            armed.began = True
+
+
 class EndHook(SiteHook):
-    """Forward hook of the whole model: notes that a training pass ran while something was armed."""
+    """Forward hook of the whole model: notes that a training pass ran, and with what armed."""
 
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
         armed = self.armed
-        if armed is not None and armed.model.training and armed.site is not None:
-            armed.ran = True
+        if armed is None or not armed.model.training:
+            return
+        if not torch.compiler.is_compiling():
+            armed.recompute_with(output)
+        if armed.site is not None:
+            armed.began, armed.ran = False, True
 
 
 class Handle(Protocol):
@@ -177,15 +118,34 @@ def attach(model: nn.Module, sites: list[Site], armed: Armed) -> list[Handle]:
             module = site_module(model, site)
             handles += [OwnForward(module), module.register_forward_hook(SiteHook(armed, site.name))]
     if handles:
+        handles.append(model.register_forward_pre_hook(BeginHook(armed, "")))
         handles.append(model.register_forward_hook(EndHook(armed, "")))
         allow_graphs(1 + sum(bool(site.module_name) for site in sites))
     return handles
 
 
+def require_applied(armed: Armed) -> None:
+    """Raise RuntimeError, and disarm, if no forward pass has applied what is armed."""
+    site = armed.unapplied()
+    if site is None:
+        return
+    armed.disarm()
+    hooks = [hook for module in armed.model.modules() for hook in module._forward_hooks.values()]
+    if not any(isinstance(hook, SiteHook) and hook.armed is armed and hook.site == site for hook in hooks):
+        raise RuntimeError(
+            f"the draw at site {site!r} was never applied: its module was replaced after the mixer was made, as "
+            f"convert_sync_batchnorm replaces norm layers. Make the mixer after that"
+        )
+    raise RuntimeError(
+        f"the draw at site {site!r} was never applied: no training forward pass of the model reached that site "
+        f"after mix(x, target). Was another model (a copy?) run, the model in eval mode, the pass under paused()? "
+        f"Was the model compiled before the mixer was made? Then torch._dynamo.reset() and compile it again"
+    )
+
+
 def refuse_wrapped(model: nn.Module) -> None:
     """Raise TypeError if hooks would not run, or not on this module: wrapped, compiled or scripted models."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
+    check_module(model)
     kind = type(model).__name__
     order = "make the mixer first, then compile, then wrap"
     if isinstance(model, torch.jit.ScriptModule):

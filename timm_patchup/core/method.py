@@ -104,10 +104,7 @@ class Method(Checked):
 
     @property
     def clean_lam(self) -> float:
-        """Weight of the loss of the unmixed images, added to that of the mixed ones; a subclass may make it a setting.
-
-        The method must act at the input: what gradient checkpointing recomputes takes the draw that is armed.
-        """
+        """Weight of the loss of the unmixed images, which is added; a subclass may make it a setting."""
         return 0.0
 
     @property
@@ -251,8 +248,8 @@ def read_method(name: str, values: Mapping[str, Any], *, prefix: str = "") -> Me
     known, errors, checked = method_settings(name), list[UserError](), dict[str, Any]()
     for key, value in values.items():
         if key not in known:
-            has = f"it has {', '.join(prefix + other for other in known)}" if known else "it has none"
-            errors.append(UserError(f"{prefix}{key} is not a setting of {name}; {has}"))
+            has = f"; it has {', '.join(prefix + other for other in known)}" if known else ", which has no settings"
+            errors.append(UserError(f"{prefix}{key} is not a setting of {name}{has}"))
             continue
         try:
             checked[key] = known[key].check(known[key].from_text(value), called=prefix + key)

@@ -13,14 +13,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import SiteError, UserError
-from .batch import MixedBatch, check_batch, check_logits, check_returned, check_splits, mark_returned, own_target
+from ..errors import SiteError, UserError, WrongType, one_line
+from .armed import Armed
+from .batch import (
+    MixedBatch,
+    check_batch,
+    check_logits,
+    check_returned,
+    check_splits,
+    is_of_another_batch,
+    mark_returned,
+    own_target,
+)
 from .criterion import Criterion, cross_entropy, refuse_double_smoothing, refuse_other_splits
 from .draw import Draw
-from .drawing import draw_for
 from .functional import mix_targets
-from .hooks import Armed, attach, refuse_wrapped
+from .hooks import attach, refuse_wrapped, require_applied
 from .layout import FeatureMap
+from .make_draw import make_draw
 from .method import INPUT, Method
 from .objective import mixed_loss, own_targets, unmixed_loss
 from .probe import in_dtype_of, probe, saliency
@@ -66,8 +76,13 @@ class Mixer:
         num_splits: int = 1,
     ) -> None:
         refuse_wrapped(model)
+        if not isinstance(method, Method):
+            raise WrongType(
+                f"method must be a method such as HardPatchUp(), got {one_line(repr(method), 60)}; "
+                f"create_mixer(name, model) takes the name of one"
+            )
         self.model = model
-        self.method = method
+        self._method = method
         self.num_classes = check_value("num_classes", num_classes, int | None, low=1)
         self.label_smoothing = check_value("label_smoothing", label_smoothing, float, low=0, below=1)
         self.num_splits = check_value("num_splits", num_splits, int, low=1)
@@ -103,6 +118,23 @@ class Mixer:
         return f"{self.method} at {sites}; label_smoothing={self.label_smoothing}, seed={self._stream.seed}"
 
     @property
+    def method(self) -> Method:
+        """What is altered. Can be replaced between batches, by a method that acts at the same sites."""
+        return self._method
+
+    @method.setter
+    def method(self, method: Method) -> None:
+        if _sites_asked_for(method) != _sites_asked_for(self.method):
+            raise UserError(
+                f"{method!r} acts at other sites than {self.method!r}, and the hooks stay where they are: "
+                f"call detach() and make a new mixer"
+            )
+        for member, names in zip(method.members, self._site_names):
+            member.check_sites(names)
+        self.schedule.check(method)
+        self._method = method
+
+    @property
     def draw(self) -> Draw | None:
         """The Draw of the last batch, None before the first."""
         return None if self._batch is None else self._batch.draw
@@ -110,8 +142,7 @@ class Mixer:
     def __call__(self, x: Tensor, target: Tensor, *, draw: Draw | None = None) -> tuple[Tensor, Tensor]:
         """Draw for a batch and mix its targets; hidden features follow in the next forward pass of the model.
 
-        In eval mode, inside ``paused()`` and with ``mixup_enabled`` off nothing is altered and nothing is drawn. With
-        gradient checkpointing, call backward before the next draw: what is recomputed takes the draw that is armed.
+        In eval mode, inside ``paused()`` and with ``mixup_enabled`` off nothing is altered and nothing is drawn.
 
         Args:
             x: (B, C, H, W), floating point; not changed in place.
@@ -129,7 +160,14 @@ class Mixer:
         """
         if self._detached:
             raise RuntimeError("this mixer is detached from its model: make a new one")
-        self._require_applied()
+        if torch.utils.data.get_worker_info() is not None:
+            raise UserError(
+                "mix(x, target) was called in a worker process of a DataLoader, whose draws would be those of every "
+                "other worker and epoch: call it in the training loop, not in the dataset or collate_fn"
+            )
+        if self._armed.began:  # and not ended: the pass raised, for want of memory say, and the caller went on
+            self._armed.disarm()
+        require_applied(self._armed)
         self._require_clean_loss()
         check_batch(x, target)
         num_classes = self.num_classes or getattr(self.model, "num_classes", None)
@@ -169,7 +207,8 @@ class Mixer:
 
         Args:
             output: logits, (B, K).
-            target: what the mixer returned for this batch.
+            target: what the mixer returned for this batch; in eval mode also the targets of any other batch, whose
+                loss is ``criterion(output, target)``.
             criterion: l(output, target) on soft targets; None for cross-entropy. timm's and torch's classification
                 losses are known, others get soft targets (B, K). A batch that was not mixed has their own loss of the
                 targets as they came, to the last bit.
@@ -177,15 +216,18 @@ class Mixer:
         Raises:
             RuntimeError: the draw was never applied, so the loss would be that of a batch that was not mixed.
             TypeError: the output is no tensor, or the criterion cannot be used with mixed targets.
-            ValueError: labels are smoothed by the mixer and by the criterion, or the targets are not those of the
-                last batch.
+            ValueError: labels are smoothed by the mixer and by the criterion, the targets are not those of the last
+                batch, or the model has another number of classes than they.
         """
-        self._require_applied()
         check_logits(output)
         criterion = cross_entropy if criterion is None else criterion
         refuse_double_smoothing(self.label_smoothing, criterion)
         refuse_other_splits(self.num_splits, criterion)
         batch = self._batch
+        trains = output.requires_grad
+        if batch is not None and not self.model.training and is_of_another_batch(target, batch, trains=trains):
+            return unmixed_loss(output, target, criterion, from_indices=batch.from_indices)  # validation
+        require_applied(self._armed)
         if batch is not None:
             check_returned(target, batch.target, batch.draw)
         if batch is None or batch.changed is None:
@@ -284,7 +326,7 @@ class Mixer:
         generator = self._stream.next()
         if self._epoch is None:
             raise RuntimeError("the schedule needs the epoch: call mix.set_epoch(epoch) at the start of each")
-        return draw_for(
+        return make_draw(
             x,
             method=self.schedule.method_at(self.method, self._epoch),
             site_names=self._site_names,
@@ -327,16 +369,11 @@ class Mixer:
             "mix.loss(output, target), or set clean_lam to 0"
         )
 
-    def _require_applied(self) -> None:
-        site = self._armed.unapplied()
-        if site is None:
-            return
-        self._armed.disarm()
-        raise RuntimeError(
-            f"the draw at site {site!r} was never applied: no training forward pass of the model reached that site "
-            f"after mix(x, target). Was another model (a copy?) run, the model in eval mode, the pass under paused()? "
-            f"Was the model compiled before the mixer was made? Then torch._dynamo.reset() and compile it again"
-        )
+
+def _sites_asked_for(method: Method) -> list[tuple[bool, tuple[str, ...]]]:
+    """Return the names of sites of each member, and whether the settings state them."""
+    asked = [(member.site_names, member.default_sites) for member in method.members]
+    return [(names is not None, default if names is None else names) for names, default in asked]
 
 
 def _syncs_batch_norm(model: nn.Module) -> bool:

@@ -4,7 +4,7 @@ import warnings
 
 from torch import Tensor
 
-from .batch import MixedBatch
+from .batch import MixedBatch, check_classes
 from .criterion import Criterion, for_soft_targets, is_affine, rounds_targets, takes_indices
 from .functional import patchup_loss
 
@@ -12,7 +12,7 @@ from .functional import patchup_loss
 def own_targets(batch: MixedBatch, criterion: Criterion, *, label_smoothing: float) -> Tensor:
     """Return a batch's own targets as the criterion takes them: class indices as they came, if it can, or (B, K)."""
     as_they_came = batch.from_indices and takes_indices(criterion) and not label_smoothing
-    return batch.given if as_they_came else batch.own
+    return batch.given.long() if as_they_came else batch.own  # timm's and torch's losses take int64 alone
 
 
 def unmixed_loss(output: Tensor, target: Tensor, criterion: Criterion, *, from_indices: bool) -> Tensor:
@@ -24,8 +24,11 @@ def unmixed_loss(output: Tensor, target: Tensor, criterion: Criterion, *, from_i
         criterion: l(output, target).
         from_indices: whether distributions were made of class indices.
     """
-    soft = for_soft_targets(criterion, from_indices=from_indices) if target.ndim == 2 else criterion
-    return soft(output, target)
+    if target.ndim == 1:
+        return criterion(output, target)
+    if is_affine(criterion):
+        check_classes(output, target)
+    return for_soft_targets(criterion, from_indices=from_indices)(output, target)
 
 
 def mixed_loss(output: Tensor, target: Tensor, batch: MixedBatch, criterion: Criterion) -> Tensor:
@@ -38,13 +41,14 @@ def mixed_loss(output: Tensor, target: Tensor, batch: MixedBatch, criterion: Cri
         criterion: l(output, target).
 
     Raises:
-        ValueError: a mask per sample needs a loss per sample.
+        ValueError: output and targets differ in their classes, or a mask per sample needs a loss per sample.
     """
     objective, kept = batch.objective, batch.draw.kept
     assert batch.changed is not None
     assert objective is not None
     soft = for_soft_targets(criterion, from_indices=batch.from_indices)
     if is_affine(criterion):
+        check_classes(output, target)
         loss = soft(output, target)
         return 2.0 * loss if objective == "paper" else loss
     if rounds_targets(criterion) and (objective != "l1" or not batch.draw.swaps):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UserError, WrongType
+from ..errors import UserError, WrongType, one_line
 from . import sampling
 from .functional import Objective
 from .method import Method, make_method, method_settings, read_method
@@ -99,10 +99,16 @@ def make_methods(mix: str | Sequence[str], **settings: Any) -> Method:
         UserError: unknown method or setting, or a value outside of its range.
 
     Example:
-        >>> make_methods(["hard_patchup", "cutmix"], weights=[2, 1], prob=0.5, hard_patchup={"gamma": 0.4})
+        >>> make_methods(["hard_patchup", "cutmix"], weights=[2, 1], prob=0.5, hard_patchup={"gamma": 0.4}).methods[1]
+        CutMix(prob=0.5, alpha=1.0)
     """
     if isinstance(mix, str):
         return make_method(mix, **settings)
+    if not isinstance(mix, Sequence) or not all(isinstance(name, str) for name in mix):
+        raise WrongType(
+            f"a method is given by its name, such as 'hard_patchup', or several as a list of names, got "
+            f"{one_line(repr(mix), 60)}; Mixer(model, method) takes a method itself"
+        )
     weights = settings.pop("weights", None)
     methods = {name: make_method(name, **own) for name, own in split_settings(mix, settings).items()}
     return _join(methods, weights, called="weights")

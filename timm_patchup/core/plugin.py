@@ -69,6 +69,7 @@ def register(mix: str | Sequence[str] | None = None, **settings: Any) -> None:
     check_value("seed", arguments.get("seed", 0), int, low=0)
     check_value("label_smoothing", arguments.get("label_smoothing", 0.0), float, low=0, below=1)
     check_value("num_classes", arguments.get("num_classes"), int | None, low=1)
+    check_value("num_splits", arguments.get("num_splits", 1), int, low=1)
     method = None if mix is None else make_methods(mix, **settings)
     _configured = None if method is None or mix == "none" else _Configured(method, arguments)
     setattr(timm.data, PatchUp.__name__, PatchUp)

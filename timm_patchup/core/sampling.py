@@ -1,6 +1,7 @@
 """Ways to sample from a ``torch.Generator`` on the CPU, so that the same seed gives the same draws on every device.
 
-Numbers and masks only: what they are for is decided in ``drawing.py`` and by the methods.
+Numbers and masks only: what they are for is decided in ``make_draw.py`` and by the methods. The device is always
+stated, as ``torch.set_default_device`` would put tensors where the generator is not.
 """
 
 from bisect import bisect
@@ -15,11 +16,11 @@ from .functional import rectangle_mask
 
 
 def uniform(generator: torch.Generator) -> float:
-    return torch.rand((), dtype=torch.float64, generator=generator).item()
+    return torch.rand((), dtype=torch.float64, generator=generator, device="cpu").item()
 
 
 def integer(below: int, generator: torch.Generator) -> int:
-    return int(torch.randint(below, (), generator=generator))
+    return int(torch.randint(below, (), generator=generator, device="cpu"))
 
 
 def weighted(weights: Sequence[float], generator: torch.Generator) -> int:
@@ -33,18 +34,18 @@ def beta(alpha: float, generator: torch.Generator) -> float:
 
     Gamma(alpha) is Gamma(alpha + 1) * U ** (1 / alpha); in logarithms, a tiny alpha does not underflow.
     """
-    concentration = torch.full((2,), alpha + 1.0, dtype=torch.float64)
+    concentration = torch.full((2,), alpha + 1.0, dtype=torch.float64, device="cpu")
     gammas = torch._standard_gamma(concentration, generator=generator)
-    powers = torch.rand(2, dtype=torch.float64, generator=generator).neg_().log1p_() / alpha
+    powers = torch.rand(2, dtype=torch.float64, generator=generator, device="cpu").neg_().log1p_() / alpha
     first, second = gammas.log() + powers
     return (first - second).sigmoid().item()
 
 
 def betas(count: int, alpha: float, generator: torch.Generator) -> Tensor:
     """Sample as many independent values of Beta(alpha, alpha): float32, (count,)."""
-    concentration = torch.full((2, count), alpha + 1.0, dtype=torch.float64)
+    concentration = torch.full((2, count), alpha + 1.0, dtype=torch.float64, device="cpu")
     gammas = torch._standard_gamma(concentration, generator=generator)
-    powers = torch.rand(2, count, dtype=torch.float64, generator=generator).neg_().log1p_() / alpha
+    powers = torch.rand(2, count, dtype=torch.float64, generator=generator, device="cpu").neg_().log1p_() / alpha
     first, second = gammas.log() + powers
     return (first - second).sigmoid().float()
 
@@ -84,9 +85,9 @@ def _success_positions(total: int, rate: float, generator: torch.Generator) -> T
     parts: list[Tensor] = []
     last = -1
     while last < total:
-        gaps = torch.empty(size, dtype=torch.float64).geometric_(rate, generator=generator)
+        gaps = torch.empty(size, dtype=torch.float64, device="cpu").geometric_(rate, generator=generator)
         positions = gaps.clamp_(max=total + 1).long().cumsum(0) + last
         parts.append(positions)
         last = int(positions[-1])
-    positions = torch.cat(parts)
-    return positions[positions < total]
+    positions = torch.cat(parts) if len(parts) > 1 else parts[0]
+    return positions[: int(torch.searchsorted(positions, total))]

@@ -17,6 +17,11 @@ from .settings import Checked, setting, settings_of
 class Schedule(Checked):
     """What changes from epoch to epoch, counted from 0.
 
+    Args:
+        off_epoch: no batch is altered from this epoch on; 0 for never.
+        warmup_epochs: the settings named by ``warmup`` rise linearly from 0 in this many epochs; 0 for none.
+        warmup: names of settings of the method that may be 0, such as prob, gamma or drop_prob.
+
     Example:
         >>> mix = PatchUp(model, schedule=Schedule(off_epoch=80, warmup_epochs=10, warmup=["gamma"]))
         >>> mix.set_epoch(epoch)  # at the start of every epoch

@@ -31,6 +31,6 @@ class Cutout(Method):
     def _covered(self, size: int, place: Place) -> Tensor:
         """Draw which pixels along a side are inside each square: bool, (B or 1, size)."""
         squares = place.shape[0] if self.mask == "sample" else 1
-        middle = torch.randint(size, (squares, 1), generator=place.generator)
-        distance = torch.arange(size) - middle + self.length // 2
+        middle = torch.randint(size, (squares, 1), generator=place.generator, device="cpu")
+        distance = torch.arange(size, device="cpu") - middle + self.length // 2
         return ((distance >= 0) & (distance < self.length)).to(place.device, non_blocking=True)

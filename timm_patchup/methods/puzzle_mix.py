@@ -118,7 +118,7 @@ class PuzzleMix(Method):
             eta=self.eta,
         )
         alone = (partner == torch.arange(len(x), device=x.device))[:, None, None]
-        mask = (solve_mask(problem) / (self.n_labels - 1)).masked_fill(alone, 1.0)
+        mask = (solve_mask(problem).float() / (self.n_labels - 1)).masked_fill(alone, 1.0)
         own_source = partner_source = None
         if self.transport:
             finer = 1

@@ -44,9 +44,10 @@ def block_saliency(saliency: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def label_prior(lam: float, n_labels: int) -> Tensor:
-    """Return -log of the binomial probability of each label's weight, which has mean lam: (L,)."""
+    """Return -log of the binomial probability of each label's weight, which has mean lam: float32, (L,)."""
     top = n_labels - 1
-    return torch.tensor([-log(comb(top, k) * lam**k * (1.0 - lam) ** (top - k) + 1e-8) for k in range(n_labels)])
+    costs = [-log(comb(top, k) * lam**k * (1.0 - lam) ** (top - k) + 1e-8) for k in range(n_labels)]
+    return torch.tensor(costs, dtype=torch.float32, device="cpu")
 
 
 def mask_problem(
@@ -75,7 +76,7 @@ def mask_problem(
     rows, columns = shares.shape[1:]
     blocks = rows * columns
     edge = beta / (16.0 * sqrt(blocks))
-    weights = torch.linspace(0.0, 1.0, n_labels, device=x.device)[:, None, None]
+    weights = torch.linspace(0.0, 1.0, n_labels, dtype=torch.float32, device=x.device)[:, None, None]
     hidden = shares[:, None] + weights * (shares[partner] - shares)[:, None]
     unary = hidden + (eta / blocks) * label_prior(lam, n_labels).to(x.device)[:, None, None]
     slope, pairs = torch.zeros_like(shares), []
@@ -114,7 +115,7 @@ def _seams(x: Tensor, partner: Tensor, grid: tuple[int, int], *, dim: int) -> tu
 
 def mask_energy(problem: MaskProblem, labels: Tensor) -> Tensor:
     """Return the energy of each mask: labels, int64 (B, R, C) -> (B,)."""
-    z = labels / (problem.unary.shape[1] - 1)
+    z = labels.float() / (problem.unary.shape[1] - 1)
     unary = problem.unary.gather(1, labels[:, None]).sum((1, 2, 3))
     down = problem.down * z.diff(dim=1).square()
     return unary + down.sum((1, 2)) + (problem.right * z.diff(dim=2).square()).sum((1, 2))
@@ -136,7 +137,7 @@ def solve_mask(problem: MaskProblem, *, steps: int = 16) -> Tensor:
         int64, (B, R, C): a label for each block.
     """
     batch, n_labels, rows, columns = problem.unary.shape
-    z = torch.linspace(0.0, 1.0, n_labels, device=problem.unary.device)
+    z = torch.linspace(0.0, 1.0, n_labels, dtype=torch.float32, device=problem.unary.device)
     cost, scale = _cost_among_neighbours(problem, z[:, None, None])
     place = torch.arange(rows + columns, device=z.device)
     colour = (place[:rows, None] + place[:columns]) % 2 == 0

@@ -47,7 +47,7 @@ def mix_features(
     if inverse is None:
         inverse = partner.argsort()
     if not isinstance(lam, Tensor):
-        lam = torch.full((), lam, device=x.device) if lam else None
+        lam = torch.full((), lam, dtype=torch.float32, device=x.device) if lam else None
     elif lam.ndim == 1:
         lam = lam.reshape(-1, *(1,) * (x.ndim - 1))
     if torch.compiler.is_compiling():
@@ -183,6 +183,8 @@ def _along_cycles(partner: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def _partner_weight(changed: Tensor, lam: Tensor | None, dtype: torch.dtype) -> Tensor:
+    if changed.dtype is torch.bool:
+        changed = changed.view(torch.uint8)  # torch converts bytes as vectors, and booleans one by one
     weight = changed.to(dtype)
     return weight if lam is None else weight * (1 - lam).to(dtype)
 

@@ -29,7 +29,7 @@ def expected_coverage(rate: float, block_size: int, height: int, width: int) -> 
     """Return the expected share of a map inside blocks if every feature seeds one with this rate."""
     rows, columns = (_seeds_per_place(block_size, size) for size in (height, width))
     counts = torch.outer(rows, columns)
-    return float((1.0 - (1.0 - torch.tensor(rate, dtype=torch.float64)) ** counts).mean())
+    return float((1.0 - (1.0 - torch.tensor(rate, dtype=torch.float64, device="cpu")) ** counts).mean())
 
 
 @lru_cache(maxsize=256)
@@ -52,7 +52,7 @@ def exact_seed_rate(gamma: float, block_size: int, height: int, width: int) -> f
 def _seeds_per_place(block_size: int, size: int) -> Tensor:
     """Return how many seeds along a side can cover each of its places: float64, (size,)."""
     length = min(block_size, size)
-    place = torch.arange(size, dtype=torch.float64)
+    place = torch.arange(size, dtype=torch.float64, device="cpu")
     before, after = length // 2, (length - 1) // 2
     return (place + before).clamp(max=size - 1) - (place - after).clamp(min=0) + 1
 
@@ -118,4 +118,6 @@ def rectangle_mask(
 
 def kept_fraction(changed: Tensor) -> Tensor:
     """Return p_u, the fraction of features that are not altered: float32, 0-d, or (N,) for N masks."""
-    return 1.0 - (changed.flatten(1).sum(dim=1) / changed[0].numel()).squeeze(0)
+    one = len(changed) == 1 and changed.dtype is torch.bool
+    altered = changed.count_nonzero() if one else changed.flatten(1).sum(dim=1).squeeze(0)  # counting is faster
+    return 1.0 - altered.float() / changed[0].numel()

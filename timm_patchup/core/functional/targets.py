@@ -34,15 +34,15 @@ def mix_targets(target: Tensor, partner: Tensor, *, kept: Tensor, lam: float | T
     """Return Y, the target of the altered features, and W, the re-weighted target (eq. 7 and 8).
 
     Args:
-        target: float, (B, K).
+        target: float, (B, K); Y and W have its dtype.
         partner: int64, (B,).
         kept: p_u, 0-d or (B,).
         lam: weight of the own target inside the altered region, a number or (B,); 0 for a swap, where Y is the
             partner's target.
     """
-    lam = lam.reshape(-1, 1) if isinstance(lam, Tensor) else lam
+    lam = lam.reshape(-1, 1).to(target.dtype) if isinstance(lam, Tensor) else lam
     changed_target = lam * target + (1.0 - lam) * target[partner]
-    kept = kept.reshape(-1, 1)
+    kept = kept.reshape(-1, 1).to(target.dtype)
     return changed_target, kept * target + (1.0 - kept) * changed_target
 
 

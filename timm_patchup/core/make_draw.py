@@ -1,7 +1,7 @@
-"""Draw for one batch: whose turn it is, whether it acts, at which site, with which partners, and its change there.
+"""Make the ``Draw`` of a batch: which method acts, whether it does, at which site, with which partners, and its change.
 
-One function, which returns a ``Draw`` (``draw.py``) and takes its random numbers from ``sampling.py``. The order of the
-draws is part of what a seed means: another one would change every run.
+The class is in ``draw.py``, the random numbers come from ``sampling.py``. Their order is part of what a seed means:
+another one would change every run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from .layout import FeatureMap, widest_of
 from .method import INPUT, Method, Place
 
 
-def draw_for(
+def make_draw(
     x: Tensor,
     *,
     method: Method,
@@ -40,7 +40,7 @@ def draw_for(
         return Draw.nothing(x, member)
     sites = next(names for one, names in zip(method.members, site_names) if one is member)
     chosen = sites if member.at_all_sites else (sites[sampling.integer(len(sites), generator)],)
-    partner = torch.randperm(len(x), generator=generator).to(x.device, non_blocking=True)
+    partner = torch.randperm(len(x), generator=generator, device="cpu").to(x.device, non_blocking=True)
 
     def draw_at(site: str) -> Draw:
         widest = widest_of(maps[site])
