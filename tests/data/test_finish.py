@@ -13,9 +13,10 @@ from torchvision.transforms import ColorJitter
 from torchvision.transforms import functional as pil
 from torchvision.transforms.v2 import functional as v2
 
+from timm_patchup.data.augment_params import AugmentParams, DeviceAugment, jitter_steps
 from timm_patchup.data.decode import to_pixels
-from timm_patchup.data.draws import Drawing, Draws, jitter_steps, seed_everything
 from timm_patchup.data.finish import Buffers, Finish, jitter_, jitter_image_
+from timm_patchup.data.global_seed import seed_everything
 from timm_patchup.recipe import load_recipe
 from timm_patchup.recipe.parts import AugmentSpec, ImageSpec
 
@@ -83,12 +84,12 @@ def test_large_images_are_jittered_one_by_one_with_the_same_result(channels: int
 def test_samples_of_a_batch_do_not_mix() -> None:
     """Chunks of any size and other samples in the batch change nothing."""
     images = pictures(7)
-    drawing = Drawing(jitter=ColorJitter(0.4, 0.4, 0.4), lighting=0.1, erasing=False)
-    draws = drawing.stack([drawing.draw() for _ in images])
+    augment = DeviceAugment(jitter=ColorJitter(0.4, 0.4, 0.4), lighting=0.1, erasing=False)
+    draws = augment.stack([augment.draw() for _ in images])
     finish = Finish(SPEC, None, CPU)
     together = finish(images, draws)
     for number in range(7):
-        one = Draws(*(None if part is None else part[number : number + 1] for part in draws))
+        one = AugmentParams(*(None if part is None else part[number : number + 1] for part in draws))
         assert torch.equal(finish(images[number : number + 1], one)[0], together[number])
     large = pictures(1).repeat(700, 1, 1, 1)  # more than a chunk
     assert torch.equal(finish(large), finish(large[:1]).expand(700, -1, -1, -1))
@@ -98,7 +99,7 @@ def test_grey_images_keep_their_grey() -> None:
     spec = ImageSpec(input_size=(1, 24, 32), mean=(0.0,), std=(1.0,))
     images = pictures(3)[:, :1]
     steps = torch.tensor([[step("saturation", 0.3), step("brightness", 0.5), step("contrast", 1.2)]]).expand(3, 3, 3)
-    got = Finish(spec, None, CPU)(images, Draws(jitter=steps))
+    got = Finish(spec, None, CPU)(images, AugmentParams(jitter=steps))
     for image, changed in zip(images, got):
         expected = pil.adjust_contrast(pil.adjust_brightness(pil.to_pil_image(image), 0.5), 1.2)
         assert float((changed * 255 - to_pixels(expected)).abs().max()) < 2.9
@@ -127,15 +128,15 @@ def test_draws_of_jitter_have_torchvisions_distribution() -> None:
 
 def test_lighting_shifts_colours_along_the_principal_axes() -> None:
     seed_everything(1)
-    drawing = Drawing(jitter=None, lighting=0.1, erasing=False)
-    draws = drawing.stack([drawing.draw() for _ in range(4000)])
+    augment = DeviceAugment(jitter=None, lighting=0.1, erasing=False)
+    draws = augment.stack([augment.draw() for _ in range(4000)])
     assert draws.shift is not None
     assert draws.jitter is None
     shifts = draws.shift.double()
     values = torch.linalg.eigvalsh(shifts.T @ shifts / len(shifts)).sqrt().flip(0)
     torch.testing.assert_close(values, 0.1 * torch.tensor([0.2175, 0.0188, 0.0045]).double(), rtol=0.05, atol=1e-4)
     images = pictures(4)
-    got = Finish(PLAIN, None, CPU)(images, Draws(shift=draws.shift[:4]))
+    got = Finish(PLAIN, None, CPU)(images, AugmentParams(shift=draws.shift[:4]))
     torch.testing.assert_close(got - images / 255, draws.shift[:4, :, None, None].expand_as(got), rtol=0, atol=1e-6)
 
 
@@ -145,7 +146,7 @@ def test_erasing_is_timms_with_a_seed_per_sample(mode: str) -> None:
     finish = Finish(SPEC, AugmentSpec.of(recipe), CPU)
     images = pictures(40)
     seeds = torch.arange(40) + 1000
-    got, plain = finish(images, Draws(erase=seeds)), Finish(SPEC, None, CPU)(images)
+    got, plain = finish(images, AugmentParams(erase=seeds)), Finish(SPEC, None, CPU)(images)
     timms = RandomErasing(0.6, mode=mode, max_count=2, device="cpu")
     for number in range(40):
         seed_everything(int(seeds[number]))
@@ -162,8 +163,8 @@ def test_statistics_of_training_images_are_those_of_timms_transforms() -> None:
     image = pictures(1, seed=3)
     jitter, count = ColorJitter(0.4, 0.4, 0.4), 3000
     seed_everything(2)
-    drawing = Drawing(jitter=jitter, lighting=0.0, erasing=False)
-    draws = drawing.stack([drawing.draw() for _ in range(count)])
+    augment = DeviceAugment(jitter=jitter, lighting=0.0, erasing=False)
+    draws = augment.stack([augment.draw() for _ in range(count)])
     got = Finish(PLAIN, None, CPU)(image.expand(count, -1, -1, -1), draws) * 255
     stored = pil.to_pil_image(image[0])
     expected = torch.stack([to_pixels(jitter(stored)) for _ in range(count)]).float()

@@ -1,35 +1,22 @@
 """Image folders of one's own: what is found in them, and what is refused in one line."""
 
+import os
 import shutil
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from tests.support.datasets_on_disk import numbered_image, write_image_folder, write_parquet
+from tests.support.datasets_on_disk import numbered_image, write_image_folder
 from timm_patchup.data.discover import discover
 from timm_patchup.data.folders import FolderSource, list_classes
 from timm_patchup.data.loader import load_data
 from timm_patchup.data.source import open_source, open_test, open_train
-from timm_patchup.data.splits import hold_out
 from timm_patchup.errors import DataError
-from timm_patchup.recipe import Recipe, load_recipe
+from timm_patchup.recipe import load_recipe
 from timm_patchup.recipe.parts import DataSpec
 
-IMAGES = {"input_size": [3, 32, 32], "mean": [0.5] * 3, "std": [0.5] * 3, "crop_pct": 1.0, "crop_mode": "center"}
-RESIZED = {"interpolation": "bilinear", "train_interpolation": "bilinear", "batch_size": 5}
-
-
-def found(folder: Path, **given: object) -> Recipe:
-    """Return the recipe for a folder as a run would resolve it, without the model's keys."""
-    recipe = load_recipe("finetune_none", {**IMAGES, **RESIZED, **given})
-    return Recipe.from_dict(recipe.to_dict() | discover(recipe, folder).keys)
-
-
-def keys(recipe: Recipe) -> tuple[object, ...]:
-    return recipe.train_split, recipe.val_split, recipe.select_split, recipe.val_fraction, recipe.test_fraction
+from .discovered import IMAGES, RESIZED, found, keys
 
 
 @pytest.mark.parametrize(
@@ -41,6 +28,8 @@ def keys(recipe: Recipe) -> tuple[object, ...]:
         ("train val test", ("train", "test", "val", 0.0, 0.0)),
         ("train validation test", ("train", "test", "validation", 0.0, 0.0)),
         ("train", ("train", "test", None, 0.1, 0.2)),
+        ("Training Testing", ("Training", "Testing", None, 0.1, 0.0)),
+        ("Train VAL Test", ("Train", "Test", "VAL", 0.0, 0.0)),
     ],
 )
 def test_splits_of_image_folders(tmp_path: Path, splits: str, expected: tuple[object, ...]) -> None:
@@ -60,7 +49,22 @@ def test_given_splits_are_kept(tmp_path: Path) -> None:
     assert keys(found(folder, val_split="val")) == ("train", "val", None, 0.1, 0.0)
     assert keys(found(folder, val_fraction=0.3)) == ("train", "test", None, 0.3, 0.0)
     assert keys(found(folder, val_split="val", val_fraction=0)) == ("train", "val", None, 0.0, 0.0)
+    assert keys(found(folder, val_per_class=2)) == ("train", "test", None, 0.0, 0.0)
     assert found(folder, num_classes=3, dataset="mine").dataset == "mine"
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"val_per_class": 2}, "epoch chosen on 2 training images of each class"),
+        ({"val_fraction": 0, "select_split": None}, "the last epoch is tested"),
+        ({"val_fraction": 0, "select_split": None, "best_on_test": True}, "epoch chosen on the test images"),
+        ({}, "epoch chosen on val"),
+    ],
+)
+def test_the_summary_states_what_chooses_the_epoch(tmp_path: Path, given: dict[str, object], text: str) -> None:
+    folder = write_image_folder(tmp_path / "photos", {"train": 9, "val": 6, "test": 6})
+    assert discover(load_recipe("finetune_none", given), folder).summary.split("; ")[2] == text
 
 
 def test_class_folders_alone_have_a_stratified_test_share(tmp_path: Path) -> None:
@@ -77,15 +81,6 @@ def test_class_folders_alone_have_a_stratified_test_share(tmp_path: Path) -> Non
     assert "test_fraction" in spec.test_keys(), "an evaluation tells these images from those of another share"
     summary = discover(load_recipe("finetune_none"), folder).summary
     assert "no test images: 20% of each class set apart for the test" in summary
-
-
-@pytest.mark.parametrize("name", ["image", "img"])
-def test_a_dataset_in_the_layout_of_the_hub(tmp_path: Path, name: str) -> None:
-    folder = write_parquet(tmp_path / "photos", {"train": 30, "test": 10}, input_key=name, target_key="fine_label")
-    recipe = found(folder)
-    assert (recipe.input_key, recipe.target_key, recipe.num_classes) == (name, "fine_label", 10)
-    assert keys(recipe) == ("train", "test", None, 0.1, 0.0)
-    assert len(load_data(recipe, folder).test) == 10
 
 
 def test_other_files_and_hidden_folders_are_no_images(tmp_path: Path) -> None:
@@ -138,6 +133,39 @@ def _outside(folder: Path) -> None:
     numbered_image(1).save(folder / "train" / "lost.png")
 
 
+def _without_classes(folder: Path) -> None:
+    for path in folder.glob("*/*/*"):
+        path.rename(path.parent.parent / f"{path.parent.name}-{path.name}")
+    for path in folder.glob("*/n*/"):
+        path.rmdir()
+    (folder / "labels.csv").write_text("id,label\n")
+
+
+def _without_classes_in_capitals(folder: Path) -> None:
+    _without_classes(folder)
+    for name in ("train", "test"):
+        (folder / name).rename(folder / name.capitalize())
+
+
+def _without_folders(folder: Path) -> None:
+    _without_classes(folder)
+    for path in folder.glob("*/*"):
+        path.rename(folder / f"{path.parent.name}-{path.name}")
+    for split in ("train", "test"):
+        (folder / split).rmdir()
+
+
+def _in_another_encoding(folder: Path) -> None:
+    (folder / "train" / "n001").rename(folder / "train" / os.fsdecode(b"caf\xe9"))
+
+
+def _inside_another(folder: Path) -> None:
+    """More images of a class, in a folder that would be a class of its own, shared with that of other classes."""
+    for name in ("n000", "n001"):
+        (folder / "train" / name / "more").mkdir()
+        numbered_image(1).save(folder / "train" / name / "more" / "1.png")
+
+
 def _nothing(folder: Path) -> None:
     shutil.rmtree(folder)
     folder.mkdir()
@@ -164,6 +192,17 @@ def _deeper(folder: Path) -> None:
         (_empty_class, "train: class folder 'n003' has no images: add some, or remove the folder"),
         (_one_class, "has one class, 'n000': a classifier needs at least two class folders"),
         (_outside, "lost.png is in no class folder: move such images to the folder of their class"),
+        (
+            _without_classes,
+            r"photos/t\w+ has images, but no class folders: .* of its class, .*photos/t\w+/CLASS$",
+        ),
+        (
+            _without_classes_in_capitals,
+            r"photos/T\w+ has images, but no class folders: .* of its class, .*photos/T\w+/CLASS$",
+        ),
+        (_without_folders, r"photos has images, but no class folders: .* of its class, .*photos/CLASS$"),
+        (_in_another_encoding, r"train: the name of the class folder 'caf\\udce9' is not UTF-8: rename it"),
+        (_inside_another, r"n00\d has images, and so has .*n00\d/more: put all images of a class into one folder"),
         (_nothing, "contains no images in a known layout: expected train/CLASS/"),
         (_text_only, "no column has images, there is only text: is this the folder of your images"),
         (_no_train, r"no split to train on among val, test: name it with train_split"),
@@ -178,12 +217,44 @@ def test_folders_that_cannot_be_trained_on(tmp_path: Path, damage: object, messa
     assert len(caught.value.problems) == 1
 
 
+def test_a_class_may_be_called_as_a_split_is(tmp_path: Path) -> None:
+    folder = write_image_folder(tmp_path / "photos", {"train": 9})
+    for path in (folder / "train").iterdir():
+        path.rename(folder / path.name)
+    (folder / "train").rmdir()
+    (folder / "n001").rename(folder / "train")
+    data = load_data(found(folder), folder)
+    assert data.class_names == ["n000", "n002", "train"]
+
+
 def test_a_class_that_only_the_test_has_is_refused(tmp_path: Path) -> None:
     folder = write_image_folder(tmp_path / "photos", {"train": 9, "test": 9})
     recipe = found(folder)
     (folder / "test" / "n001").rename(folder / "test" / "other")
     with pytest.raises(DataError, match=r"test has images of 'other', which the training images do not have"):
         load_data(recipe, folder)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"select_split": "val"},
+            r"val_split test and select_split val are the same images \(.*/photos/test\): choose",
+        ),
+        ({"select_split": "test"}, "val_split test and select_split test are the same images"),
+        ({"select_split": "train"}, "train_split train and select_split train are the same images"),
+        ({"val_split": "train"}, "train_split train and val_split train are the same images"),
+        ({"train_split": "all"}, "train_split all has the images of val_split test, too"),
+    ],
+)
+def test_the_test_images_neither_train_nor_choose_the_epoch(
+    tmp_path: Path, given: dict[str, str], message: str
+) -> None:
+    """Without a folder val/, test/ stands for it, which would choose the best epoch on the test and report it so."""
+    folder = write_image_folder(tmp_path / "photos", {"train": 9, "test": 9})
+    with pytest.raises(DataError, match=message):
+        load_data(found(folder, **given), folder)
 
 
 def test_no_images_at_all() -> None:
@@ -194,50 +265,28 @@ def test_no_images_at_all() -> None:
         discover(recipe, "nowhere")
 
 
-def _write_labels(folder: Path, labels: np.ndarray) -> Path:
-    """Write a train split of tiny images with plain numbers as labels."""
-    image = {"bytes": b"never decoded", "path": None}
-    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    info = '{"info": {"features": {"image": {"_type": "Image"}, "id": {"dtype": "int64", "_type": "Value"}}}}'
-    schema = pa.schema([("image", kind), ("id", pa.int64())], metadata={"huggingface": info})
-    (folder / "data").mkdir(parents=True)
-    images = pa.array([image], type=kind).take(pa.array(np.zeros(len(labels), dtype=np.int64)))
-    pq.write_table(pa.table({"image": images, "id": labels}, schema=schema), folder / "data" / "train-0.parquet")
-    return folder
-
-
-def test_a_column_that_numbers_the_images_is_no_class(tmp_path: Path) -> None:
-    folder = _write_labels(tmp_path / "photos", np.arange(2_000))
-    with pytest.raises(
-        DataError, match=r"column 'id' has 2,000 different values for 2,000 images, which are no classes"
-    ):
-        found(folder)
-
-
-def test_plain_numbers_are_classes(tmp_path: Path) -> None:
-    assert found(_write_labels(tmp_path / "photos", np.arange(40) % 4)).num_classes == 4
-    with pytest.raises(DataError, match=r"column 'id' has one class"):
-        found(_write_labels(tmp_path / "other", np.zeros(40, dtype=np.int64)))
-
-
-def test_two_million_labels_are_split_like_few() -> None:
-    """One pass per class would take hours here; the draw per class is as before."""
-    labels = np.random.default_rng(0).integers(0, 20_000, 2_000_000)
-    rest, held = hold_out(labels, 0.1, seed=3)
-    assert len(held) == 200_000
-    assert len(np.intersect1d(rest, held)) == 0
-    sizes, taken = np.bincount(labels), np.bincount(labels[held])
-    assert np.abs(taken - sizes * 0.1).max() < 1
-
-
 def test_classes_are_in_the_order_of_timm(tmp_path: Path) -> None:
     for name in ("class10", "class9", "b", "A"):
         (tmp_path / name).mkdir()
         numbered_image(1).save(tmp_path / name / "1.png")
     from timm.data.readers.reader_image_folder import find_images_and_targets
 
-    _, order = find_images_and_targets(str(tmp_path))
+    for name in ("2.png", "10.PNG", "b.png", "A1.png"):
+        numbered_image(1).save(tmp_path / "b" / name)
+    samples, order = find_images_and_targets(str(tmp_path))
     assert list_classes(tmp_path) == sorted(order, key=order.__getitem__)
+    source = FolderSource(tmp_path)
+    assert [(source.describe(index), label) for index, label in enumerate(source.labels)] == samples
+
+
+def test_classes_that_timm_leaves_to_chance_have_an_order(tmp_path: Path) -> None:
+    """Names that differ in zeros only are equal to timm, so that each process might number them in another way."""
+    names = [*sorted("0" * zeros + "1" for zeros in range(8)), "2", "a", "①"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        numbered_image(1).save(tmp_path / name / "1.png")
+    assert list_classes(tmp_path) == names
+    assert FolderSource(tmp_path).labels.tolist() == list(range(len(names)))
 
 
 def test_unlabelled_test_images_are_no_split(tmp_path: Path) -> None:

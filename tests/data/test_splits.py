@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.datasets_on_disk import write_parquet
 from timm_patchup.data.loader import load_data
-from timm_patchup.data.splits import hold_out, take_per_class, take_stratified
+from timm_patchup.data.splits import hold_out, hold_out_per_class, take_per_class, take_stratified
 
 from .small_recipe import small
 
@@ -20,15 +20,28 @@ def test_hold_out_is_stratified_and_whole(labels: list[int], fraction: float, se
     array = np.array(labels)
     rest, held = hold_out(array, fraction, seed=seed)
     assert sorted([*rest, *held]) == list(range(len(array)))
-    assert len(held) == round(fraction * len(array))
-    for label, size in Counter(labels).items():
-        assert abs((array[held] == label).sum() - size * len(held) / len(array)) < 1
+    wanted, sizes, taken = round(fraction * len(array)), np.bincount(array), np.bincount(array[held], minlength=6)
+    taken, sizes = taken[: len(sizes)][sizes > 0], sizes[sizes > 0]
+    assert np.abs(taken - sizes * wanted / len(array)).max() <= 1
+    assert (taken < sizes).all(), "every class is trained on"
+    at_most = np.minimum(sizes - 1, np.floor(sizes * (wanted / len(array))) + 1)
+    assert len(held) == min(wanted, at_most.sum()), "as many as wanted, unless that takes the last of a class"
 
 
 def test_hold_out_depends_on_the_seed() -> None:
     labels = np.arange(100) % 10
     first, second, other = (hold_out(labels, 0.1, seed=seed)[1].tolist() for seed in (0, 0, 1))
     assert first == second != other
+
+
+def test_a_class_of_few_images_is_not_held_out_whole() -> None:
+    """Its remainder is as large as that of any other, so that rounding could give all of it away."""
+    labels = np.array([0] * 10 + list(range(1, 11)))
+    rest, held = hold_out(labels, 0.2, seed=0)
+    assert set(labels[rest]) == set(labels)
+    assert (labels[held] == 0).sum() == len(held) == 3
+    with pytest.raises(ValueError, match="5 images per class leave none to train on of class 0"):
+        hold_out_per_class(np.array([0] * 5 + [1] * 9), 5, seed=0)
 
 
 def test_take_per_class() -> None:
@@ -68,3 +81,13 @@ def test_fingerprint_tells_data_apart(tmp_path: Path) -> None:
     folder = write_parquet(tmp_path / "d", {"train": 200, "test": 40})
     assert load_data(small(), folder).fingerprint == load_data(small(seed=3), folder).fingerprint
     assert load_data(small(), folder).fingerprint != load_data(small(split_seed=1), folder).fingerprint
+
+
+def test_two_million_labels_are_split_like_few() -> None:
+    """One pass per class would take hours here; the draw per class is as before."""
+    labels = np.random.default_rng(0).integers(0, 20_000, 2_000_000)
+    rest, held = hold_out(labels, 0.1, seed=3)
+    assert len(held) == 200_000
+    assert len(np.intersect1d(rest, held)) == 0
+    sizes, taken = np.bincount(labels), np.bincount(labels[held])
+    assert np.abs(taken - sizes * 0.1).max() < 1

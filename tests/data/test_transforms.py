@@ -9,8 +9,8 @@ from torchvision.transforms import functional as pil
 
 from timm_patchup.core.seeding import derive_seed
 from timm_patchup.data.decode import to_pixels
-from timm_patchup.data.draws import seed_everything
 from timm_patchup.data.finish import Finish
+from timm_patchup.data.global_seed import seed_everything
 from timm_patchup.data.images import open_images
 from timm_patchup.data.source import open_source
 from timm_patchup.data.transforms import Augmentation, EvaluationTransform, PaddedCrops
@@ -76,7 +76,7 @@ def test_what_is_left_to_the_loader(overrides: dict[str, object], steps: list[st
     parts = (augmentation.geometry, augmentation.policies)
     assert [type(step).__name__ for part in parts for step in part.transforms] == steps
     assert augmentation.needs_pil == needs_pil
-    assert (augmentation.drawing.jitter is not None) == (recipe.color_jitter > 0)
+    assert (augmentation.on_device.jitter is not None) == (recipe.color_jitter > 0)
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "random"])

@@ -14,7 +14,7 @@ import numpy as np
 from ..core.settings import AUTO
 from ..errors import DataError
 from ..recipe import Recipe
-from .folders import WHOLE, count_other_files, find_split_folder, list_classes, list_split_folders
+from .folders import WHOLE, by_lower_case, count_other_files, find_split_folder, list_classes, list_split_folders
 from .source import HUB_PREFIX, HubSource, list_splits, load_rows
 
 VAL_FRACTION, TEST_FRACTION = 0.1, 0.2
@@ -22,6 +22,7 @@ RESERVED_NAMES = (AUTO, "fashion_mini")
 _TRAIN = ("train", "training", WHOLE)
 _VALIDATION = ("val", "valid", "validation", "dev")
 _TEST = ("test", "testing", *_VALIDATION)
+_SHOWN_CLASSES = 12
 _IMAGE_COLUMNS, _LABEL_COLUMNS = ("image", "img"), ("label", "labels", "fine_label", "class", "target")
 
 
@@ -56,19 +57,20 @@ def discover(recipe: Recipe, data_dir: str | Path | None) -> Discovered:
     images = find_split_folder(folder, keys["train_split"]) if folder and image_folders else None
     if images is not None and folder is not None:
         keys |= {"input_key": "image", "target_key": "label"}
-        names = list_classes(images)
-        keys["num_classes"] = len(names)
-        _refuse_one_class(names, images)
-        notes = _missing_classes(names, folder, keys) + _ignored_files(images)
+        class_names: Sequence[str] = list_classes(images)
+        keys["num_classes"] = len(class_names)
+        _refuse_one_class(class_names, images)
+        notes = _missing_classes(class_names, folder, keys) + _ignored_files(images)
     else:
         rows = load_rows(keys["dataset"], recipe.dataset_config, keys["train_split"], folder)
         keys |= _columns(recipe, rows.features)
         title = f"split {keys['train_split']!r} of {keys['dataset']}"
         source = HubSource(rows, input_key=keys["input_key"], target_key=keys["target_key"], title=title)
         keys["num_classes"] = _count_classes(source, keys)
+        class_names = source.class_names or ()
         notes = []
     found = {name: value for name, value in keys.items() if name in recipe.unresolved}
-    return Discovered(found, "; ".join([_describe(recipe, keys | _given(recipe, keys)), *notes]))
+    return Discovered(found, "; ".join([_describe(recipe, keys | _given(recipe, keys), class_names), *notes]))
 
 
 def folder_name(folder: Path) -> str:
@@ -93,11 +95,12 @@ def _splits(recipe: Recipe, names: Sequence[str]) -> dict[str, Any]:
         test_fraction = 0.0 if test is not None else TEST_FRACTION
     select = recipe.select_split
     if select == AUTO:
-        wanted = recipe.val_fraction in (0, AUTO) and not test_fraction and recipe.val_split == AUTO
+        held_out = recipe.val_fraction not in (0, AUTO) or recipe.val_per_class is not None
+        wanted = not held_out and not test_fraction and recipe.val_split == AUTO
         select = _first(_VALIDATION, [name for name in others if name != test]) if wanted else None
     val_fraction = recipe.val_fraction
     if val_fraction == AUTO:
-        val_fraction = 0.0 if select is not None else VAL_FRACTION
+        val_fraction = 0.0 if select is not None or recipe.val_per_class is not None else VAL_FRACTION
     return {
         "train_split": train,
         "val_split": test or "test",
@@ -108,7 +111,8 @@ def _splits(recipe: Recipe, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _first(wanted: Sequence[str], names: Sequence[str]) -> str | None:
-    return next((name for name in wanted if name in names), None)
+    found = by_lower_case(names)
+    return next((found[name] for name in wanted if name in found), None)
 
 
 def _columns(recipe: Recipe, features: Mapping[str, Any]) -> dict[str, str]:
@@ -119,7 +123,7 @@ def _columns(recipe: Recipe, features: Mapping[str, Any]) -> dict[str, str]:
             return given
         chosen = candidates[0] if len(candidates) == 1 else _first(usual, candidates)
         if chosen is None:
-            columns = ", ".join(candidates or features)
+            columns = ", ".join(candidates)
             raise DataError(f"{key}: which column has the {what}? Choose one with --{key.replace('_', '-')}: {columns}")
         return chosen
 
@@ -130,6 +134,11 @@ def _columns(recipe: Recipe, features: Mapping[str, Any]) -> dict[str, str]:
         )
     labels = [name for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
     numbers = [name for name, kind in features.items() if "int" in str(getattr(kind, "dtype", ""))]
+    if not (labels or numbers) and recipe.target_key == AUTO:
+        raise DataError(
+            f"no column has class numbers, there is only {', '.join(features)}: if the classes are text, "
+            f"class_encode_column of datasets numbers them"
+        )
     return {
         "input_key": choose("input_key", recipe.input_key, images, _IMAGE_COLUMNS, "images"),
         "target_key": choose("target_key", recipe.target_key, labels or numbers, _LABEL_COLUMNS, "classes"),
@@ -179,14 +188,18 @@ def _ignored_files(images: Path) -> list[str]:
     return [f"note: {others.total()} other file{'s' if others.total() > 1 else ''} in {images.name}/ ignored ({kinds})"]
 
 
-def _describe(recipe: Recipe, keys: Mapping[str, Any]) -> str:
-    data = f"{keys['num_classes']} classes from {keys['dataset'].removeprefix(HUB_PREFIX)}"
+def _describe(recipe: Recipe, keys: Mapping[str, Any], class_names: Sequence[str]) -> str:
+    more = ", ..." if len(class_names) > _SHOWN_CLASSES else ""
+    listed = f" ({', '.join(class_names[:_SHOWN_CLASSES])}{more})" if class_names else ""
+    data = f"{keys['num_classes']} classes{listed} from {keys['dataset'].removeprefix(HUB_PREFIX)}"
     test = f"tested on {keys['val_split']}"
     if keys["test_fraction"]:
         test = f"no test images: {keys['test_fraction']:.0%} of each class set apart for the test"
-    select = "the last epoch is tested"
+    select = "epoch chosen on the test images" if recipe.best_on_test else "the last epoch is tested"
     if keys["select_split"] is not None:
         select = f"epoch chosen on {keys['select_split']}"
+    elif recipe.val_per_class is not None:
+        select = f"epoch chosen on {recipe.val_per_class} training images of each class"
     elif keys["val_fraction"]:
         select = f"epoch chosen on {keys['val_fraction']:.0%} of the training images"
     return f"{data}; {test}; {select}"

@@ -1,6 +1,6 @@
 """The last steps of images, for a whole batch on the device: colour jitter, lighting, normalisation, random erasing.
 
-Loaders send bytes, a quarter of the floats, and what was drawn per sample (``draws.py``).
+Loaders send bytes, a quarter of the floats, and what was drawn per sample (``augment_params.py``).
 """
 
 import weakref
@@ -12,7 +12,8 @@ from timm.data.random_erasing import RandomErasing
 from torch import Tensor
 
 from ..recipe.parts import AugmentSpec, ImageSpec
-from .draws import Draws, seed_everything
+from .augment_params import AugmentParams
+from .global_seed import seed_everything
 
 # Weights of red, green and blue in Pillow's grey.
 _GREY = (0.299, 0.587, 0.114)
@@ -25,7 +26,7 @@ _IDLE = 2
 
 
 class Finish:
-    """Turns bytes and draws into the input of a model.
+    """Turns bytes and drawn parameters into the input of a model.
 
     Args:
         images: mean and standard deviation.
@@ -45,14 +46,14 @@ class Finish:
             )
         self._buffers = Buffers()
 
-    def __call__(self, pixels: Tensor, draws: Draws | None = None) -> Tensor:
+    def __call__(self, pixels: Tensor, params: AugmentParams | None = None) -> Tensor:
         """Return uint8 pixels (B, C, H, W) as normalised float32 on the device.
 
         Random erasing moves the global generators.
         """
         # Memory that is not pinned belongs to a loader process, which uses it again: there the copy is waited for.
         pixels = pixels.to(self.device, non_blocking=pixels.is_pinned())
-        jitter, shift, seeds = draws or Draws()
+        jitter, shift, seeds = params or AugmentParams()
         on_cpu = self.device.type == "cpu"
         images = self._buffers.empty(pixels.shape) if on_cpu else torch.empty(pixels.shape, device=self.device)
         jitter, shift = (None if part is None else part.to(self.device, non_blocking=True) for part in (jitter, shift))
@@ -81,7 +82,7 @@ def jitter_(images: Tensor, steps: Tensor) -> None:
 
     Args:
         images: float (B, C, H, W) in [0, 255].
-        steps: (B, 3, 3), as in ``Draws``.
+        steps: (B, 3, 3), as in ``AugmentParams``.
     """
     for step in steps.unbind(dim=1):
         own, pixel, mean = (values[:, None, None, None] for values in step.unbind(dim=1))

@@ -1,12 +1,14 @@
-"""Image folders: one subfolder of images per class, in timm's class order.
+"""Image folders: one subfolder of images per class, in timm's order.
 
 What would silently train another model than the user thinks is refused: an empty class folder, images outside of class
-folders, a class that only the test images have. Files that are not images and hidden folders are ignored.
+folders, a class folder inside another, a class that only the test images have. Files that are not images and hidden
+folders are ignored.
 """
 
 import os
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +19,10 @@ from .encoded import EncodedSource
 
 # The name of the split of a folder that has class folders and no splits; ``datasets`` means all splits by it, too.
 WHOLE = "all"
-# Folder names that stand for the same split.
-_SPLIT_FOLDERS = (("train", "training"), ("val", "valid", "validation", "test"))
+# Folder names that stand for the same split, in capitals, too.
+_SPLIT_FOLDERS = (("train", "training"), ("val", "valid", "validation", "test", "testing"))
+# Files in which ``datasets`` finds the labels of images without class folders.
+_LABEL_FILES = ("metadata.csv", "metadata.jsonl")
 
 
 class FolderSource(EncodedSource):
@@ -34,8 +38,6 @@ class FolderSource(EncodedSource):
     """
 
     def __init__(self, folder: Path, class_names: Sequence[str] | None = None) -> None:
-        from timm.data.readers.reader_image_folder import find_images_and_targets
-
         own = list_classes(folder, allow_empty=class_names is not None)
         self.class_names = list(own if class_names is None else class_names)
         extra = sorted(set(own) - set(self.class_names))
@@ -43,8 +45,8 @@ class FolderSource(EncodedSource):
             way = "add training images, or remove them here"
             raise DataError(f"{folder} has images of {_shown(extra)}, which the training images do not have: {way}")
         known = {name: index for index, name in enumerate(self.class_names)}
-        samples, _ = find_images_and_targets(str(folder), types=image_types(), class_to_idx=known)
-        samples = [(path, label) for path, label in samples if not _is_hidden(Path(path).relative_to(folder))]
+        walked = [(str(path / name), known[path.name]) for path, files in _walk(folder) for name in _images(files)]
+        samples = sorted(walked, key=lambda sample: _order(sample[0]))
         self._paths = [path for path, _ in samples]
         self.labels = np.asarray([label for _, label in samples], dtype=np.int64)
 
@@ -59,8 +61,9 @@ def find_split_folder(folder: Path, split: str) -> Path | None:
     """Return the folder of a split if it has class folders: a subfolder, or the folder itself for ``WHOLE``."""
     if split == WHOLE:
         return folder if _subfolders(folder) and not _is_hub_layout(folder) else None
-    others = next((names for names in _SPLIT_FOLDERS if split in names), ())
-    for name in (split, *others):
+    others = next((names for names in _SPLIT_FOLDERS if split.lower() in names), ())
+    inside = by_lower_case(_subfolders(folder))
+    for name in (split, *(inside[name] for name in (split.lower(), *others) if name in inside)):
         path = folder / name
         if path.is_dir() and _subfolders(path):
             return path
@@ -71,48 +74,81 @@ def list_split_folders(folder: Path) -> list[str]:
     """Return the names of the splits that are image folders, ``[WHOLE]`` for class folders without splits.
 
     Raises:
-        DataError: the splits are one level below: their names would be mistaken for classes.
+        DataError: the splits are one level below, or their images are in no class folders: in both cases the names of
+            the splits would be mistaken for classes.
     """
     named = _named_splits(folder)
     if named:
         return named
     below = next((name for name in _subfolders(folder) if _named_splits(folder / name)), None)
     if below is not None:
-        splits = ", ".join(f"{name}/" for name in _named_splits(folder / below))
-        raise DataError(f"{folder} has no images of its own, but {below}/ has {splits}: give {folder / below}")
-    has_images = any(any(_images(files)) for _, files in _walk(folder))
-    return [WHOLE] if find_split_folder(folder, WHOLE) and has_images else []
+        shown = ", ".join(f"{name}/" for name in _named_splits(folder / below))
+        raise DataError(f"{folder} has no images of its own, but {below}/ has {shown}: give {folder / below}")
+    with_images = (path for path, files in _walk(folder) if any(_images(files)))
+    first = next(with_images, None)
+    if first is None or _is_hub_layout(folder):
+        return []
+    classless = {folder, *(folder / name for name in _called_as_splits(folder))}
+    if first not in classless or any(path not in classless for path in with_images):
+        return [WHOLE]
+    if any(next(folder.rglob(name), None) for name in _LABEL_FILES):
+        return []
+    raise DataError(f"{first} has images, but no class folders: move each to that of its class, {first / 'CLASS'}")
 
 
 def _named_splits(folder: Path) -> list[str]:
     """Return the names of the splits in a folder that have class folders; unlabelled images are no split."""
-    named = [name for names in _SPLIT_FOLDERS for name in names if (folder / name).is_dir()]
-    return [name for name in named if _subfolders(folder / name)]
+    return [name for name in _called_as_splits(folder) if _subfolders(folder / name)]
+
+
+def _called_as_splits(folder: Path) -> list[str]:
+    inside = by_lower_case(_subfolders(folder))
+    return [inside[name] for names in _SPLIT_FOLDERS for name in names if name in inside]
+
+
+def by_lower_case(names: Iterable[str]) -> dict[str, str]:
+    """Return names by what they are in lower case; of ``Train`` and ``train``, the latter."""
+    return {name.lower(): name for name in sorted(names)}
 
 
 def list_classes(folder: Path, *, allow_empty: bool = False) -> list[str]:
     """Return the classes of a folder in timm's order; they are named after the folders that have the images.
 
     Raises:
-        DataError: no images, images outside of class folders, or a class folder without images.
+        DataError: no images, images outside of class folders, a class folder without images, one inside another, or one
+            whose name is not UTF-8.
     """
-    from timm.utils.misc import natural_key
-
-    found, filled = set(), set()
-    for path, files in _walk(folder):
+    found, filled, seen = set(), set(), set()
+    for path, files in _walk(folder):  # a folder comes before those inside it
         first = next(_images(files), None)
         if first is None:
             continue
         if path == folder:
             raise DataError(f"{folder / first} is in no class folder: move such images to the folder of their class")
+        if outer := next((above for above in path.parents if above in seen), None):
+            raise DataError(f"{outer} has images, and so has {path}: put all images of a class into one folder")
+        seen.add(path)
         found.add(path.name)
         filled.add(path.relative_to(folder).parts[0])
     if not found:
         raise DataError(f"{folder} contains no images")
+    foreign = sorted(name for name in found if not _is_text(name))
+    if foreign:
+        raise DataError(f"{folder}: the name of the class folder {_shown(foreign)} is not UTF-8: rename it")
     empty = sorted(set(_subfolders(folder)) - filled)
     if empty and not allow_empty:
         raise DataError(f"{folder}: class folder {_shown(empty)} has no images: add some, or remove the folder")
-    return sorted(found, key=natural_key)
+    return sorted(found, key=_order)
+
+
+def _order(name: str) -> tuple[list[int | str], str]:
+    """Return the key that sorts classes and images as timm does, with the name itself last.
+
+    To timm, names that differ in case only or in zeros before a number are equal: their order, and so the number of a
+    class, would differ between processes, runs and file systems.
+    """
+    parts = re.split(r"(\d+)", name.lower())
+    return [int(part) if part.isdecimal() else part for part in parts], name
 
 
 def count_other_files(folder: Path) -> Counter[str]:
@@ -145,6 +181,15 @@ def _is_hub_layout(folder: Path) -> bool:
 
 def _is_hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
+
+
+def _is_text(name: str) -> bool:
+    """Return whether a name can be written: from the archives of older systems come names in other encodings."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _shown(names: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from ..core.seeding import derive_seed
 from ..recipe.parts import AugmentSpec, ImageSpec
-from .draws import Draws, SampleDraw
+from .augment_params import AugmentParams, SampleParams
 from .encoded import Source
 from .transforms import Augmentation, EvaluationTransform, PaddedCrops
 from .workers import note_sample, stack_images
@@ -26,11 +26,11 @@ EVALUATION = -1
 
 
 class ByteBatch(NamedTuple):
-    """A batch as it leaves a loader: uint8 (B, C, H, W), labels (B,), and what was drawn for its colours."""
+    """A batch as it leaves a loader: uint8 (B, C, H, W), labels (B,), and the parameters of its augmentation."""
 
     pixels: Tensor
     labels: Tensor
-    draws: Draws | None = None
+    params: AugmentParams | None = None
 
 
 class MemoryImages(Dataset):
@@ -74,8 +74,8 @@ class MemoryImages(Dataset):
         if self._augment is None:
             return ByteBatch(images, labels)
         samples = [self._augment(image, sample, epoch) for image, (_, sample) in zip(images, keys)]
-        split_images, draws, labels = by_split(samples, labels)
-        return ByteBatch(torch.stack(split_images), labels, self._augment.drawing.stack(draws))
+        split_images, params, labels = by_split(samples, labels)
+        return ByteBatch(torch.stack(split_images), labels, self._augment.on_device.stack(params))
 
     def describe(self, sample: int) -> str:
         """Return a name of a sample, for messages."""
@@ -103,8 +103,8 @@ class StoredImages(Dataset):
             raise ValueError("these images have no augmentation, so they cannot be used for training")
         pil = self._augment.needs_pil
         samples = [self._augment(self._read(sample, pil=pil), sample, epoch) for epoch, sample in keys]
-        split_images, draws, labels = by_split(samples, labels)
-        return ByteBatch(stack_images(split_images), labels, self._augment.drawing.stack(draws))
+        split_images, params, labels = by_split(samples, labels)
+        return ByteBatch(stack_images(split_images), labels, self._augment.on_device.stack(params))
 
     def _read(self, sample: int, *, pil: bool) -> Tensor | Image.Image:
         note_sample(sample)
@@ -120,12 +120,12 @@ Images = MemoryImages | StoredImages
 
 
 def by_split(
-    samples: Sequence[Sequence[tuple[Tensor, SampleDraw]]], labels: Tensor
-) -> tuple[list[Tensor], list[SampleDraw], Tensor]:
-    """Return images, draws and labels of some samples: all samples of the first split, then all of the next."""
+    samples: Sequence[Sequence[tuple[Tensor, SampleParams]]], labels: Tensor
+) -> tuple[list[Tensor], list[SampleParams], Tensor]:
+    """Return images, parameters and labels of some samples: all samples of the first split, then all of the next."""
     splits = list(zip(*samples))
-    images, draws = zip(*(made for split in splits for made in split))
-    return list(images), list(draws), labels.repeat(len(splits))
+    images, params = zip(*(made for split in splits for made in split))
+    return list(images), list(params), labels.repeat(len(splits))
 
 
 def open_images(source: Source, rows: np.ndarray, images: ImageSpec, augment: AugmentSpec | None = None) -> Images:

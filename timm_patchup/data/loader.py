@@ -21,6 +21,7 @@ from ..recipe import Recipe
 from ..recipe.parts import AugmentSpec, DataSpec, ImageSpec
 from .batches import EvaluationBatches, TrainingBatches
 from .finish import Finish
+from .folders import WHOLE, find_split_folder
 from .images import Images, open_images
 from .source import open_source, open_test, open_train
 from .splits import hold_out, hold_out_per_class, take_at_most, take_per_class, take_stratified
@@ -58,6 +59,7 @@ def load_data(recipe: Recipe, data_dir: str | Path | None = None) -> Data:
     data, images, augment = DataSpec.of(recipe), ImageSpec.of(recipe), AugmentSpec.of(recipe)
     train_source, all_rows = open_train(data, data_dir)
     test_source, test_rows = open_test(data, data_dir)
+    _refuse_same_images(recipe, data_dir)
     train_rows, held = _split(train_source.labels[all_rows], recipe)
     val_source, train_rows, val_rows = train_source, all_rows[train_rows], all_rows[held]
     if recipe.select_split is not None:
@@ -72,8 +74,8 @@ def load_data(recipe: Recipe, data_dir: str | Path | None = None) -> Data:
         test_rows = test_rows[take_stratified(test_source.labels[test_rows], recipe.limit, seed=data.split_seed)]
     if recipe.val_fraction and len(val_rows) == 0:
         raise DataError(
-            f"val_fraction {recipe.val_fraction} of {len(train_source.labels)} samples is less than one sample: "
-            f"raise it, or set it to 0 to hold out nothing"
+            f"val_fraction {recipe.val_fraction} of {len(train_source.labels)} samples is less than one sample, or all "
+            f"that a class has: raise it, or set it to 0 to hold out nothing"
         )
     if len(train_rows) < recipe.batch_size:
         raise DataError(
@@ -93,6 +95,28 @@ def load_data(recipe: Recipe, data_dir: str | Path | None = None) -> Data:
         class_names=train_source.class_names,
         fingerprint=fingerprint(*parts),
     )
+
+
+def _refuse_same_images(recipe: Recipe, data_dir: str | Path | None) -> None:
+    """Refuse splits that share images: none of the test may be trained on or choose the epoch.
+
+    The folder of a split may have another name, such as test/ for val if there is no val/.
+    """
+    names = {"train_split": recipe.train_split, "val_split": recipe.val_split, "select_split": recipe.select_split}
+    if recipe.test_fraction:
+        names["val_split"] = None
+    seen: dict[str | Path, str] = {}
+    for key, split in names.items():
+        if split is None:
+            continue
+        if seen and recipe.train_split == WHOLE:
+            raise DataError(f"train_split {WHOLE} has the images of {key} {split}, too: choose another train_split")
+        images = (None if data_dir is None else find_split_folder(Path(data_dir), split)) or split
+        if images in seen:
+            first = f"{seen[images]} {names[seen[images]]}"
+            where = f" ({images})" if isinstance(images, Path) else ""
+            raise DataError(f"{first} and {key} {split} are the same images{where}: choose another {key}")
+        seen[images] = key
 
 
 def _split(labels: np.ndarray, recipe: Recipe) -> tuple[np.ndarray, np.ndarray]:
@@ -164,7 +188,7 @@ class ImageLoader:
             if isinstance(batch, Refused):
                 raise DataFailed(batch.problem)
             with one_thread() if self._workers else nullcontext():
-                images = self._finish(batch.pixels, batch.draws)
+                images = self._finish(batch.pixels, batch.params)
             labels = batch.labels.to(self._device, non_blocking=True)
             del batch  # its memory is shared with a loader process, which uses it again
             yield images, labels

@@ -123,16 +123,15 @@ def _without_test(data: DataSpec, source: Source) -> tuple[np.ndarray, np.ndarra
         return rows, rows
     rest, test = hold_out(source.labels, data.test_fraction, seed=data.split_seed)
     if len(test) == 0:
-        raise DataError(f"test_fraction {data.test_fraction} of {len(source.labels)} images is less than one image")
+        share = f"test_fraction {data.test_fraction} of {len(source.labels)} images"
+        raise DataError(f"{share} is less than one image, or all that a class has: raise it, or add images")
     return rest, test
 
 
 def name_of(where: str) -> str:
     """Return a unique name for a dataset of the Hub or a folder that does not reveal the folder's path.
 
-    Example:
-        >>> name_of("path/to/CIFAR-10-C")
-        'CIFAR-10-C-1f3870be'
+    A folder is named by its last part and a digest of its whole path: ``CIFAR-10-C-1f3870be``.
     """
     if where.startswith(HUB_PREFIX):
         return where

@@ -16,9 +16,10 @@ def hold_out(labels: np.ndarray, fraction: float, *, seed: int) -> tuple[np.ndar
 
     Returns:
         Two sorted index vectors: the training set, and ``round(fraction * N)`` held-out samples in which classes have
-        the same proportions as in all samples, up to rounding.
+        the same proportions as in all samples, up to rounding. At least one sample of each class is left to train on;
+        if classes are that small, fewer samples are held out.
     """
-    held = take_stratified(labels, round(fraction * len(labels)), seed=seed)
+    held = _take(labels, round(fraction * len(labels)), leave=1, seed=seed)
     is_held = np.zeros(len(labels), dtype=bool)
     is_held[held] = True
     return np.flatnonzero(~is_held), held
@@ -28,22 +29,28 @@ def hold_out_per_class(labels: np.ndarray, count: int, *, seed: int) -> tuple[np
     """Split samples into a training set and ``count`` held-out samples per class; two sorted index vectors.
 
     Raises:
-        ValueError: a class has fewer.
+        ValueError: a class has no more than these.
     """
+    classes, sizes = np.unique(labels, return_counts=True)
+    if sizes.min() == count:
+        raise ValueError(f"{count} images per class leave none to train on of class {classes[sizes.argmin()]}")
     held = take_per_class(labels, count, seed=seed)
     return np.setdiff1d(np.arange(len(labels)), held), held
 
 
 def take_stratified(labels: np.ndarray, count: int, *, seed: int) -> np.ndarray:
     """Return the sorted indices of ``count`` samples with unchanged class proportions, or of all samples."""
-    if count >= len(labels):
-        return np.arange(len(labels))
+    return np.arange(len(labels)) if count >= len(labels) else _take(labels, count, leave=0, seed=seed)
+
+
+def _take(labels: np.ndarray, count: int, *, leave: int, seed: int) -> np.ndarray:
+    """Return ``count`` stratified samples, or fewer if ``leave`` samples of each class would not be left."""
     classes, sizes = np.unique(labels, return_counts=True)
     exact = sizes * (count / len(labels))
-    quota = np.floor(exact).astype(int)
+    quota = np.minimum(np.floor(exact).astype(int), sizes - leave)
     # The samples lost to rounding down go to the largest remainders; ties go to the lower class.
-    for position in np.argsort(-(exact - quota), kind="stable")[: count - quota.sum()]:
-        quota[position] += 1
+    by_remainder = np.argsort(-(exact - quota), kind="stable")
+    quota[by_remainder[(quota < sizes - leave)[by_remainder]][: count - quota.sum()]] += 1
     return _pick(labels, dict(zip(classes.tolist(), quota.tolist())), seed=seed)
 
 

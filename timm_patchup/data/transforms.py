@@ -18,8 +18,9 @@ from torchvision.transforms.functional import to_pil_image
 
 from ..core.seeding import derive_seed
 from ..recipe.parts import AugmentSpec, ImageSpec
+from .augment_params import DeviceAugment, SampleParams
 from .decode import to_pixels
-from .draws import Drawing, SampleDraw, seed_everything
+from .global_seed import seed_everything
 
 
 class PaddedCrops:
@@ -111,14 +112,14 @@ class Augmentation:
         if not self.needs_pil and crop:
             steps[0] = CropOfBytes(steps[0])
         self.geometry, self.policies = Compose(steps), Compose(policies)
-        self.drawing = Drawing(
+        self.on_device = DeviceAugment(
             jitter=next((step for step in color.transforms if isinstance(step, ColorJitter)), None),
             lighting=augment.lighting,
             erasing=augment.reprob > 0,
         )
 
-    def __call__(self, image: Any, index: int, epoch: int) -> list[tuple[Tensor, SampleDraw]]:
-        """Return an image, PIL or uint8 (C, H, W), as uint8 (C, H, W), and what is drawn for its colours, per split.
+    def __call__(self, image: Any, index: int, epoch: int) -> list[tuple[Tensor, SampleParams]]:
+        """Return an image, PIL or uint8 (C, H, W), as uint8 (C, H, W), and its parameters for the device, per split.
 
         Splits share crop and flips, and the first is clean, as in timm's AugMixDataset.
         """
@@ -126,8 +127,9 @@ class Augmentation:
         if self.needs_pil and isinstance(image, Tensor):
             image = to_pil_image(image)
         image = self.geometry(image)
-        clean = [(_to_bytes(image), self.drawing.draw(jittered=False))] if self.aug_splits else []
-        augmented = [(_to_bytes(self.policies(image)), self.drawing.draw()) for _ in range(max(self.aug_splits - 1, 1))]
+        clean = [(_to_bytes(image), self.on_device.draw(jittered=False))] if self.aug_splits else []
+        times = max(self.aug_splits - 1, 1)
+        augmented = [(_to_bytes(self.policies(image)), self.on_device.draw()) for _ in range(times)]
         return clean + augmented
 
 

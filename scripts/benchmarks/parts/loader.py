@@ -18,7 +18,7 @@ from timm.data import ImageDataset, create_loader
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from timm_patchup.data.draws import Drawing
+from timm_patchup.data.augment_params import DeviceAugment
 from timm_patchup.data.folders import FolderSource
 from timm_patchup.data.images import open_images
 from timm_patchup.data.loader import training_loader
@@ -102,12 +102,12 @@ def _timm_epoch(folder: Path, recipe: Recipe, *, prefetcher: bool) -> Callable[[
         use_prefetcher=prefetcher,
         device=torch.device("cpu"),
     )
-    drawing = Drawing(jitter=None, lighting=recipe.lighting, erasing=False)
+    augment = DeviceAugment(jitter=None, lighting=recipe.lighting, erasing=False)
     std = torch.tensor(recipe.std)
 
     def epoch() -> None:
         for pixels, _ in loader:
-            shift = drawing.stack([drawing.draw() for _ in pixels]).shift
+            shift = augment.stack([augment.draw() for _ in pixels]).shift
             assert shift is not None
             with one_thread():  # as in this package's loader
                 pixels += (shift / std)[:, :, None, None]

@@ -1,14 +1,13 @@
-"""The augmentation drawn for a training sample in the loader and applied later, to the whole batch on the device.
+"""Parameters of the augmentation that runs on the device: drawn per sample in the loader, stacked to a batch.
 
-The draws follow from the global generators, which are seeded per sample from (seed, epoch, sample): they are the same
-for any number of processes and loader workers, and after resuming.
+``finish.py`` applies them. They come from the global generators, which are seeded per sample from (seed, epoch,
+sample), so they are the same for any number of processes and loader workers, and after resuming.
 """
 
 import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torchvision.transforms import ColorJitter
@@ -18,8 +17,8 @@ _EIGENVALUES = (0.2175, 0.0188, 0.0045)
 _EIGENVECTORS = ((-0.5675, 0.7192, 0.4009), (-0.5808, -0.0045, -0.8140), (-0.5836, -0.6948, 0.4203))
 
 
-class Draws(NamedTuple):
-    """The draws of a batch; None for what the recipe does not use.
+class AugmentParams(NamedTuple):
+    """The parameters of a batch; None for what the recipe does not use.
 
     Attributes:
         jitter: float32 (B, 3, 3), three steps of colour jitter in their drawn order. A step (a, b, c) replaces an image
@@ -33,16 +32,16 @@ class Draws(NamedTuple):
     erase: Tensor | None = None
 
 
-class SampleDraw(NamedTuple):
-    """The draws of one sample: jitter as nine numbers, weights of the principal components, a seed."""
+class SampleParams(NamedTuple):
+    """The parameters of one sample: jitter as nine numbers, weights of the principal components, a seed."""
 
     jitter: list[float]
     lighting: Tensor | None
     erase: int
 
 
-class Drawing:
-    """Draws what the device needs.
+class DeviceAugment:
+    """The random augmentation that the device applies, by its strengths; draws its parameters.
 
     Args:
         jitter: torchvision's colour jitter, None without it.
@@ -53,22 +52,22 @@ class Drawing:
     def __init__(self, *, jitter: ColorJitter | None, lighting: float, erasing: bool) -> None:
         self.jitter, self.lighting, self.erasing = jitter, lighting, erasing
 
-    def draw(self, *, jittered: bool = True) -> SampleDraw:
+    def draw(self, *, jittered: bool = True) -> SampleParams:
         """Draw for one sample, from the global generators; the clean split of several is not jittered."""
         steps = [] if self.jitter is None else jitter_steps(self.jitter) if jittered else [1.0, 0.0, 0.0] * 3
-        return SampleDraw(
+        return SampleParams(
             steps,
             torch.randn(3) if self.lighting else None,
             random.getrandbits(32) if self.erasing else 0,
         )
 
-    def stack(self, samples: Sequence[SampleDraw]) -> Draws:
-        """Return the draws of a batch."""
+    def stack(self, samples: Sequence[SampleParams]) -> AugmentParams:
+        """Return the parameters of a batch."""
         shift = None
         if self.lighting:
             weights = torch.stack([sample.lighting for sample in samples if sample.lighting is not None])
             shift = (weights * self.lighting * torch.tensor(_EIGENVALUES)) @ torch.tensor(_EIGENVECTORS).T
-        return Draws(
+        return AugmentParams(
             jitter=torch.tensor([sample.jitter for sample in samples]).view(-1, 3, 3) if self.jitter else None,
             shift=shift,
             erase=torch.tensor([sample.erase for sample in samples]) if self.erasing else None,
@@ -76,7 +75,7 @@ class Drawing:
 
 
 def jitter_steps(jitter: ColorJitter) -> list[float]:
-    """Draw brightness, contrast and saturation and their order; return the steps described in ``Draws``, flat."""
+    """Draw brightness, contrast, saturation and their order; return the steps as in ``AugmentParams``, flat."""
     order, *factors = ColorJitter.get_params(jitter.brightness, jitter.contrast, jitter.saturation, None)
     steps: list[float] = []
     for kind in order.tolist():
@@ -85,13 +84,3 @@ def jitter_steps(jitter: ColorJitter) -> list[float]:
         factor = 1.0 if factors[kind] is None else factors[kind]
         steps += [factor, (1.0 - factor) * (kind == 2), (1.0 - factor) * (kind == 1)]
     return steps
-
-
-def seed_everything(seed: int, device: torch.device | None = None) -> None:
-    """Seed the global generators of Python, NumPy and torch, the latter on the CPU and on a device."""
-    random.seed(seed)
-    np.random.seed(seed)
-    if device is None or device.type == "cpu":
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 200 times as long if CUDA is not in use
-    else:
-        torch.manual_seed(seed)
