@@ -1,6 +1,6 @@
 """Print the classes that a model sees in images, with their probabilities.
 
-    python scripts/predict.py --model output/finetune_hard_patchup photos/new          # a run, an export or USER/NAME
+    python scripts/predict.py --model output/finetune_hard_patchup new_photos          # a run, an export or USER/NAME
     python scripts/predict.py --model USER/NAME a.jpg b.jpg --format csv --plot seen.png
 
 Without a checkout, after pip install: python -m timm_patchup.cli.predict --model ...

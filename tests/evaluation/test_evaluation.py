@@ -227,6 +227,15 @@ def test_the_same_model_twice_is_refused(tmp_path: Path) -> None:
     assert "is given twice" in ended.err
 
 
+def test_the_name_of_a_model_is_no_formula(tmp_path: Path) -> None:
+    run = tmp_path / "a$^$"
+    shutil.copytree(trained(), run)
+    call = ["--suite", "fgsm,geometry,activations", "--limit", 20, "--output", tmp_path / "report"]
+    ended = evaluate_here("--model", run, *call)
+    assert ended.code == 0, ended.err
+    assert (tmp_path / "report" / "fgsm.png").is_file()
+
+
 def test_all_sources_of_a_model_give_the_same_results(tmp_path: Path) -> None:
     context = make_context(trained(), limit=60)
     model = context.model.network

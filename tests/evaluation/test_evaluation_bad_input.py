@@ -1,5 +1,7 @@
 """Wrong calls of the evaluation end with one clear line, and nothing is written."""
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +106,23 @@ def test_data_that_cannot_be_evaluated(tmp_path: Path) -> None:
     assert "the data has 3 classes, but num_classes is 10" in line
     empty = write_parquet(tmp_path / "empty", {"train": 4, "test": 0})
     assert "split 'test' is empty" in refused("--model", trained(), "--data-dir", empty, *report)
+
+
+def test_classes_in_another_order_are_refused(tmp_path: Path) -> None:
+    """The numbers would be those of other classes: folders of other classes, sorted, shift all numbers."""
+    data = write_parquet(tmp_path / "data", {"train": 20, "test": 20}, classes=10)
+    for name, shift in (("same", 0), ("shifted", 1)):
+        run = tmp_path / name
+        shutil.copytree(trained(), run)
+        results = json.loads((run / "results.json").read_text())
+        results["class_names"] = [f"class {number + shift}" for number in range(10)]
+        (run / "results.json").write_text(json.dumps(results))
+    call = ["--data-dir", data, "--output", tmp_path / "report"]
+    line = refused("--model", tmp_path / "same", tmp_path / "shifted", *call)
+    assert "class 'class 1' is number 1 in the test data, but 0 in shifted" in line
+    assert not (tmp_path / "report").exists()
+    assert evaluate_here("--model", tmp_path / "same", *call).code == 0
+    assert evaluate_here("--model", trained(), *call).code == 0, "names of their own may be other spellings"
 
 
 def test_small_images_are_refused_before_anything_is_measured(tmp_path: Path) -> None:

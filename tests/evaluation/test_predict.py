@@ -3,19 +3,26 @@
 import csv
 import io
 import json
+import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 
 from tests.evaluation.evaluating import trained
 from tests.support.datasets_on_disk import numbered_image
 from timm_patchup.cli.predict import main
+from timm_patchup.data.decode import convert_image
 from timm_patchup.data.embedded import CLASSES
 from timm_patchup.errors import DataError
-from timm_patchup.evaluation.models import load_models
+from timm_patchup.evaluation.images import TestImages
+from timm_patchup.evaluation.models import load_models, wrap_model
 from timm_patchup.evaluation.predict import class_names, predict
+from timm_patchup.evaluation.suites.corrupted_files import ArraySource
+from timm_patchup.recipe.data_names import load_data_spec
 
 
 @pytest.fixture
@@ -51,6 +58,27 @@ def test_folders_and_files_in_order(run: Path, photos: Path) -> None:
     assert sum(whole.probabilities) == pytest.approx(1.0, abs=1e-5)
 
 
+@pytest.mark.parametrize("crop_mode", ["center", "squash", "border"])
+def test_images_are_prepared_as_by_timm(crop_mode: str, photos: Path) -> None:
+    """Also where timm adds a border, which has the mean of the model; here and in the suites."""
+    Image.open(photos / "a.png").resize((60, 24)).save(photos / "wide.png")
+    cfg = {"crop_mode": crop_mode, "crop_pct": 0.9, "mean": (0.2, 0.5, 0.8), "interpolation": "bilinear"}
+    net = timm.create_model("test_resnet", num_classes=2, pretrained_cfg_overlay=cfg | {"input_size": (3, 32, 32)})
+    inputs: list[torch.Tensor] = []
+    net.register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
+    list(predict(net, photos / "wide.png"))
+    model = wrap_model(net)
+    with Image.open(photos / "wide.png") as image:
+        transform = timm.data.create_transform(**timm.data.resolve_model_data_config(net), is_training=False)
+        expected = transform(image)[None]
+        source = ArraySource(np.asarray(image)[None], np.zeros(1, np.int64))
+    images, _, _ = TestImages(source, np.arange(1), load_data_spec("fashion_mini"), model.images).spread(1)
+    model.classifier(images)
+    assert len(inputs) == 2
+    for seen in inputs:
+        assert (seen - expected).abs().max() < 2.5 / 255 / min(model.images.std)  # bytes, resized without Pillow
+
+
 def test_a_folder_without_images_is_refused(run: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"empty contains no images"):
@@ -68,6 +96,23 @@ def test_odd_images_are_read(run: Path, tmp_path: Path) -> None:
     seen = list(predict(run, tmp_path.glob("*.*")))
     assert [one.path for one in seen if one.error] == []
     assert len(seen) == 6
+
+
+def test_photos_are_held_one_at_a_time(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole batch of them, decoded, would take gigabytes."""
+    for number in range(6):
+        numbered_image(number, size=40).save(tmp_path / f"{number}.png")
+    opened: list[weakref.ref[Image.Image]] = []
+
+    def watched(image: Image.Image, mode: str) -> Image.Image:
+        assert [one() for one in opened if one() is not None] == []
+        converted = convert_image(image, mode)
+        opened.append(weakref.ref(converted))
+        return converted
+
+    monkeypatch.setattr("timm_patchup.evaluation.predict.convert_image", watched)
+    assert [one.error for one in predict(run, tmp_path)] == [None] * 6
+    assert len(opened) == 6
 
 
 @pytest.mark.parametrize("style", ["table", "csv", "jsonl"])

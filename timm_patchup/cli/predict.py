@@ -28,9 +28,9 @@ def make_parser() -> Parser:
         "read is named and skipped, and the exit code is 1.",
         allow_abbrev=False,
         examples=[
-            "python scripts/predict.py --model output/finetune_hard_patchup photos/new",
+            "python scripts/predict.py --model output/finetune_hard_patchup new_photos",
             "python scripts/predict.py --model output/finetune_hard_patchup a.jpg b.jpg --format csv > seen.csv",
-            "find photos -newer last | python scripts/predict.py --model USER/NAME - --plot seen.png",
+            "find photos -type f -newer last | python scripts/predict.py --model USER/NAME - --plot seen.png",
         ],
     )
     parser.add_argument("images", nargs="*", metavar="IMAGES", help="files and folders; - for a list on standard input")

@@ -3,7 +3,8 @@
 matplotlib is imported when a figure is plotted: the evaluation starts without it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from math import ceil
 from typing import Any
@@ -60,6 +61,15 @@ def panel_grid(count: int) -> tuple[Any, list[Any]]:
     for empty in panels[count:]:
         empty.set_axis_off()
     return figure, panels
+
+
+@contextmanager
+def plain_text() -> Iterator[None]:
+    """Plot names as they are: between two dollar signs in one, matplotlib would read a formula, or fail to."""
+    from matplotlib import rc_context
+
+    with rc_context({"text.parse_math": False}):
+        yield
 
 
 def as_png(figure: Any) -> bytes:

@@ -33,6 +33,11 @@ def unit_range(images: ImageSpec) -> ImageSpec:
     return replace(images, mean=(0.0,) * channels, std=(1.0,) * channels)
 
 
+def shared_spec(images: ImageSpec) -> ImageSpec:
+    """Return a spec that is equal for models that see the same pixels: timm fills borders with a model's mean."""
+    return images if images.crop_mode == "border" else unit_range(images)
+
+
 class TestImages:
     """Labelled test images in [0, 1].
 
@@ -40,7 +45,7 @@ class TestImages:
         source: the stored images.
         rows: int (N,), the rows of the source to use.
         data: the dataset they belong to.
-        images: size and crop; its normalisation is ignored.
+        images: size and crop; its mean only fills borders, pixels are not normalised.
         batch_size: images per batch of a process.
     """
 
@@ -49,9 +54,10 @@ class TestImages:
     def __init__(
         self, source: Source, rows: np.ndarray, data: DataSpec, images: ImageSpec, *, batch_size: int = 100
     ) -> None:
-        self.data, self.spec, self.rows, self.batch_size = data, unit_range(images), rows, batch_size
+        self.data, self.spec, self.rows, self.batch_size = data, images, rows, batch_size
         self._source = source
-        self._images = open_images(source, rows, self.spec)
+        self._images = open_images(source, rows, images)
+        self._images.spec = unit_range(images)  # what loaders normalise with
         self.labels = self._images.labels
         self.class_names = source.class_names
         self.stored_size = source.image(int(rows[0])).size  # (W, H), before resizing
@@ -59,6 +65,18 @@ class TestImages:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def check_order(self, names: Sequence[str], whose: str) -> None:
+        """Raise DataError if a model has a class under another number than these images.
+
+        Names that only one of them has may be another spelling: they are not compared.
+        """
+        for number, (name, expected) in enumerate(zip(self.class_names or (), names)):
+            if name != expected and name in names:
+                raise DataError(
+                    f"class {name!r} is number {number} in the test data, but {names.index(name)} in {whose}: "
+                    f"test it on the classes that it was trained on, in the same order"
+                )
 
     def fingerprint(self) -> str:
         """Return a digest of labels, rows and some pixels, to notice other images of the same name."""
@@ -83,7 +101,7 @@ class TestImages:
         """
         samples = take_stratified(self.labels.numpy(), count, seed=self.data.split_seed)
         batch = self._images.__getitems__([(EVALUATION, int(sample)) for sample in samples])
-        return Finish(self.spec, None, _CPU)(batch.pixels), batch.labels, self.rows[samples].tolist()
+        return Finish(self._images.spec, None, _CPU)(batch.pixels), batch.labels, self.rows[samples].tolist()
 
 
 def load_images(

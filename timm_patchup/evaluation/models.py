@@ -72,6 +72,14 @@ class EvalModel:
     def num_classes(self) -> int:
         return int(self.network.num_classes)  # type: ignore[arg-type]
 
+    @property
+    def label_names(self) -> list[str] | None:
+        """The names of the classes, None if the model does not know them."""
+        names = (getattr(self.network, "pretrained_cfg", None) or {}).get("label_names")
+        if not isinstance(names, (list, tuple)) or len(names) != self.num_classes:
+            return None
+        return [str(name) for name in names]
+
     def describe(self) -> dict[str, Any]:
         """Return the model's entry in results.json, with the name of a folder but never its path."""
         known: dict[str, Any] = {"weights": self.weights, "architecture": self.architecture}

@@ -14,13 +14,14 @@ import numpy as np
 import torch
 from PIL import Image
 from timm.data import ImageNetInfo, infer_imagenet_subset
-from torch import nn
+from torch import Tensor, nn
 
 from ..data.decode import Undecodable, convert_image, image_types, open_image
 from ..data.encoded import Source
 from ..data.finish import Finish
 from ..data.images import EVALUATION, open_images
 from ..errors import DataError, one_line
+from ..recipe.parts import ImageSpec
 from .images import unit_range
 from .models import EvalModel, load_models, wrap_model
 
@@ -74,7 +75,7 @@ def predict(
         DataError: a folder has no images.
 
     Example:
-        >>> for seen in timm_patchup.hub.predict("output/finetune_hard_patchup", "photos/new"):
+        >>> for seen in timm_patchup.hub.predict("output/finetune_hard_patchup", "new_photos"):
         ...     print(seen.path, seen.label, seen.probability)
     """
     paths = list_images(images)  # before a download
@@ -104,10 +105,9 @@ def list_images(images: str | Path | Iterable[str | Path]) -> list[Path]:
 
 def class_names(model: EvalModel) -> list[str]:
     """Return the names of the classes: the model's own, ImageNet's for timm's models, or numbers."""
+    if model.label_names is not None:
+        return model.label_names
     cfg: dict[str, Any] = getattr(model.network, "pretrained_cfg", None) or {}
-    names = cfg.get("label_names")
-    if isinstance(names, (list, tuple)) and len(names) == model.num_classes:
-        return [str(name) for name in names]
     subset = None if model.recipe is not None else infer_imagenet_subset(cfg | {"num_classes": model.num_classes})
     if subset is not None:
         info = ImageNetInfo(subset)
@@ -116,52 +116,51 @@ def class_names(model: EvalModel) -> list[str]:
 
 
 class _Opened(Source):
-    """Decoded images as a source without labels."""
+    """One decoded image as a source without labels."""
 
     class_names = None
 
-    def __init__(self, images: Sequence[Image.Image]) -> None:
-        self.images, self.labels = images, np.zeros(len(images), dtype=np.int64)
+    def __init__(self, image: Image.Image) -> None:
+        self._image, self.labels = image, np.zeros(1, dtype=np.int64)
 
     def image(self, index: int, mode: str | None = None) -> Image.Image:
-        image = self.images[int(index)]
-        return image if mode is None else image.convert(mode)
+        return self._image if mode is None else self._image.convert(mode)
 
     def describe(self, index: int) -> str:
-        return f"{int(index)} of a batch"
+        return "an image"
 
 
 def _predict(
     model: EvalModel, paths: Sequence[Path], *, top: int, batch_size: int, device: torch.device
 ) -> Iterator[Prediction]:
-    names, spec = class_names(model), unit_range(model.images)
-    classifier, finish = model.classifier.to(device), Finish(spec, None, device)
+    names, classifier = class_names(model), model.classifier.to(device)
+    finish = Finish(unit_range(model.images), None, device)
     waiting = iter(paths)
     while batch := list(islice(waiting, batch_size)):
-        opened = [_open(path) for path in batch]
-        images = [one for one in opened if isinstance(one, Image.Image)]
-        answers: Iterator[Prediction] = iter(())
-        if images:
-            dataset = open_images(_Opened(images), np.arange(len(images)), spec)
-            decoded = dataset.__getitems__([(EVALUATION, index) for index in range(len(images))])
+        read = [_read(path, model.images) for path in batch]
+        pixels = [one for one in read if isinstance(one, Tensor)]
+        answers: Iterator[Tensor] = iter(())
+        if pixels:
             with torch.inference_mode():
-                probabilities = classifier(finish(decoded.pixels)).float().softmax(dim=1).cpu()
-            read = [path for path, one in zip(batch, opened) if isinstance(one, Image.Image)]
-            answers = (_answer(path, row, names, top) for path, row in zip(read, probabilities))
-        for path, one in zip(batch, opened):
-            yield next(answers) if isinstance(one, Image.Image) else Prediction(str(path), error=one)
+                answers = iter(classifier(finish(torch.cat(pixels))).float().softmax(dim=1).cpu())
+        for path, one in zip(batch, read):
+            yield Prediction(str(path), error=one) if isinstance(one, str) else _answer(path, next(answers), names, top)
 
 
-def _open(path: Path) -> Image.Image | str:
-    """Return the decoded image, or why it cannot be decoded."""
+def _read(path: Path, spec: ImageSpec) -> Tensor | str:
+    """Return an image as the model takes it, uint8 (1, C, H, W), or why it cannot be read.
+
+    One by one: a batch of photos as they come from a camera would take gigabytes.
+    """
     try:
-        return convert_image(open_image(path.read_bytes()), "RGB")
+        image = convert_image(open_image(path.read_bytes()), "RGB")
     except FileNotFoundError:
         return "no such file"
     except (Undecodable, OSError) as error:
         return one_line(str(error).replace(str(path), path.name), 200)
+    return open_images(_Opened(image), np.arange(1), spec).__getitems__([(EVALUATION, 0)]).pixels
 
 
-def _answer(path: Path, probabilities: torch.Tensor, names: Sequence[str], top: int) -> Prediction:
+def _answer(path: Path, probabilities: Tensor, names: Sequence[str], top: int) -> Prediction:
     values, order = probabilities.topk(min(top, len(names)))
     return Prediction(str(path), tuple(names[index] for index in order.tolist()), tuple(values.tolist()))

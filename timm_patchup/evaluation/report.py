@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..system.files import write_whole
-from .figures import as_png
+from .figures import as_png, plain_text
 from .pages import Block, as_html, as_markdown
 from .results import Entry, Results
 from .rows import ResultRow, make_rows, values_of
@@ -22,11 +22,12 @@ def write_report(results: Results, options: OptionValues) -> list[str]:
 
     results.json itself is not written.
     """
-    pictures = {
-        suite.name: as_png(suite.figure(results.suites[suite.name], rows))
-        for suite in SUITES.values()
-        if suite.figure is not None and (rows := make_rows(results, suite.name))
-    }
+    with plain_text():
+        pictures = {
+            suite.name: as_png(suite.figure(results.suites[suite.name], rows))
+            for suite in SUITES.values()
+            if suite.figure is not None and (rows := make_rows(results, suite.name))
+        }
     for name, content in pictures.items():
         write_whole(results.folder / f"{name}.png", content)
     blocks = _blocks(results, pictures, options)

@@ -26,7 +26,7 @@ from ..runs.together import failing_alone, main_first, naming_lost_processes, to
 from ..system.files import make_folder
 from ..system.locks import LOCK, locked
 from .context import EvalContext
-from .images import TestImages, load_images, unit_range
+from .images import TestImages, load_images, shared_spec
 from .models import EvalModel, load_models
 from .report import write_report
 from .results import Results
@@ -67,12 +67,16 @@ class EvalCall:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def run(call: EvalCall, *, show: Callable[[str], None] = print) -> dict[str, dict[str, Values]]:
+def _print(text: str) -> None:
+    print(text, flush=True)
+
+
+def run(call: EvalCall, *, show: Callable[[str], None] = _print) -> dict[str, dict[str, Values]]:
     """Evaluate, and write the report.
 
     Args:
         call: what to evaluate.
-        show: receives the tables, on the main process.
+        show: receives the progress and the tables, on the main process.
 
     Returns:
         The values per suite and model of this call; the report may include earlier ones.
@@ -102,6 +106,8 @@ def _run(
     data = named or find_data(None, models, is_local=call.data_dir is not None)
     _check_classes(models, data)
     images = main_first(accelerator, lambda: _open_images(models, data, call))
+    for model in models:
+        images[model.name].check_order(model.label_names or (), model.name)
     first = images[models[0].name]
     header = data.test_keys() | {"samples": len(first), "fingerprint": first.fingerprint()}
     stored = Results(call.output, header, force=call.force)
@@ -113,7 +119,7 @@ def _run(
         with failing_alone(accelerator):
             for suite in suites:
                 for context in contexts:
-                    _measure(suite, context, results, force=call.force)
+                    _measure(suite, context, results, show, force=call.force)
         with together(accelerator):
             if accelerator.is_main_process:
                 lines = write_report(results, options)
@@ -195,9 +201,9 @@ def _open_images(models: Sequence[EvalModel], data: DataSpec, call: EvalCall) ->
     """Open the test images per model; models that expect the same size and crop share them."""
     data_dir = call.data_dir or _remembered(models, data) or _fetch_test_split(data)
     opened: dict[ImageSpec, TestImages] = {}
-    for spec in {unit_range(model.images): None for model in models}:
+    for spec in {shared_spec(model.images): None for model in models}:
         opened[spec] = load_images(data, spec, data_dir=data_dir, limit=call.limit, batch_size=call.batch_size)
-    return {model.name: opened[unit_range(model.images)] for model in models}
+    return {model.name: opened[shared_spec(model.images)] for model in models}
 
 
 def _remembered(models: Sequence[EvalModel], data: DataSpec) -> Path | None:
@@ -231,13 +237,14 @@ def _check(suites: Sequence[Suite], contexts: Sequence[EvalContext], models: Seq
                 suite.check(context)
 
 
-def _measure(suite: Suite, context: EvalContext, results: Results, *, force: bool) -> None:
-    model, show = context.model, context.accelerator.print
+def _measure(suite: Suite, context: EvalContext, results: Results, show: Callable[[str], None], *, force: bool) -> None:
+    model = context.model
     settings = _preprocessing(model.images) | suite.settings(context)
-    if not force and results.has(suite.name, model, seed=context.seed, settings=settings):
-        show(f"{suite.name:12} {model.name}: cached", flush=True)
+    cached = not force and results.has(suite.name, model, seed=context.seed, settings=settings)
+    if context.accelerator.is_main_process:
+        show(f"{suite.name:12} {model.name}{': cached' if cached else ''}")
+    if cached:
         return
-    show(f"{suite.name:12} {model.name}", flush=True)
     model.classifier.to(context.device)
     with naming_dead_workers():
         measured = suite.measure(context)
@@ -253,4 +260,5 @@ def _preprocessing(images: ImageSpec) -> dict[str, Any]:
     cropped: dict[str, Any] = {"crop": "none, resized whole"}
     if images.is_cropped:
         cropped = {"crop_pct": images.crop_pct, "crop_mode": images.crop_mode}
+        cropped |= {"border": "mean"} if images.crop_mode == "border" else {}  # black in earlier releases
     return {key: getattr(images, key) for key in ("input_size", "interpolation", "mean", "std")} | cropped
