@@ -188,7 +188,9 @@ def test_an_export_does_not_choose_the_data(tmp_path: Path) -> None:
         evaluate(folder)
 
 
-def test_foreign_models_need_data_and_keep_their_preprocessing(tmp_path: Path) -> None:
+def test_foreign_models_need_data_and_keep_their_preprocessing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = timm.create_model("test_vit", num_classes=10, img_size=48)
     model.pretrained_cfg |= {"input_size": (3, 48, 48), "crop_mode": "squash", "fixed_input_size": True}
     save_for_hf(model, tmp_path / "vit", safe_serialization=True)
@@ -196,6 +198,7 @@ def test_foreign_models_need_data_and_keep_their_preprocessing(tmp_path: Path) -
         evaluate(tmp_path / "vit")
     found = evaluate(tmp_path / "vit", data="fashion_mini", limit=20, output=tmp_path / "report")
     assert found["clean"]["error"] is not None
+    assert capsys.readouterr().out == "", "a function returns its results, only commands print"
     entry = json.loads((tmp_path / "report" / "results.json").read_text())["suites"]["clean"]["vit"]
     assert entry["settings"]["input_size"] == [3, 48, 48]
     assert entry["settings"]["crop_mode"] == "squash"

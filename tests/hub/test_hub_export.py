@@ -1,6 +1,9 @@
 """Exports: their files, and that timm loads them bit for bit."""
 
 import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from timm_patchup.errors import HubError
 from timm_patchup.hub import export, load
 from timm_patchup.recipe import load_recipe
 from timm_patchup.runs import weights
+from timm_patchup.runs.finished import FinishedRun
 from timm_patchup.runs.load import load_with_recipe
 
 NETS = {
@@ -48,6 +52,38 @@ def test_logits_after_a_round_trip_are_the_same_bits(keys: dict, tmp_path: Path)
     assert configs[0] == configs[1] == configs[2]
     assert configs[0]["input_size"] == recipe.input_size
     assert configs[0]["mean"] == recipe.mean
+
+
+def test_exports_of_two_runs_to_one_folder_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They share a temporary name: at once, each would write its files among those of the other."""
+    at_work: list[str] = []
+    met: list[str] = []
+
+    def write_files(folder: Path, run: FinishedRun, *rest: Any) -> None:
+        met.extend(at_work)
+        at_work.append(run.path.name)
+        real(folder, run, *rest)
+        time.sleep(0.3)  # the other is at work, too, unless it waits
+        at_work.remove(run.path.name)
+
+    module = sys.modules[export.__module__]  # its name in the package is that of the function
+    real = module.write_files
+    monkeypatch.setattr(module, "write_files", write_files)
+    runs = [make_run(tmp_path / f"run{seed}", seed=seed).path for seed in (1, 2)]
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(lambda run: export(run, tmp_path / "out"), runs)) == [tmp_path / "out"] * 2
+    assert met == []
+    recipe = load_recipe(tmp_path / "out" / "recipe.yaml")
+    logits = [load(path)(torch.ones(1, *recipe.input_size)) for path in (tmp_path / "out", runs[recipe.seed - 1])]
+    assert torch.equal(*logits)
+
+
+def test_an_export_to_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "run")
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path / "out")
+    export(run.path, ".")
+    assert names_in(tmp_path / "out") == FILES
 
 
 def test_timms_transform_gives_the_images_of_the_run(tmp_path: Path) -> None:

@@ -80,6 +80,17 @@ def test_a_user_may_have_the_name_of_an_optimizer_or_a_class(tmp_path: Path, mon
         assert json.loads((out / "config.json").read_text())["label_names"] == names
 
 
+@pytest.mark.parametrize("user", ["torch", "faramarzi"])
+def test_a_user_may_have_the_name_of_a_word_in_the_card(
+    user: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path / "run", dataset="/data/of someone/images")
+    card = (export(run.path, tmp_path / "out") / "README.md").read_text()
+    assert "on local data, with" in card
+    monkeypatch.setenv("LOGNAME", user)
+    assert (export(run.path, tmp_path / "out") / "README.md").read_text() == card
+
+
 def test_a_truncated_png_is_refused() -> None:
     with pytest.raises(ValueError, match="truncated"):
         without_comments(b"\x89PNG\r\n\x1a\n\0\0\0")

@@ -17,7 +17,7 @@ REPORT = "report"  # folder of the evaluation, in a run and in an export
 # Replaced by the name of the repository in a push.
 REPO_PLACEHOLDER = "USER/NAME"
 _FASHION_MNIST = "zalando-datasets/fashion_mnist"
-_CITATION = """## Citation
+CITATION = """## Citation
 
 PatchUp, and the experiments that the recipes follow:
 
@@ -80,7 +80,7 @@ class Facts:
     def dataset_title(self) -> str:
         if self.recipe.dataset == "fashion_mini":
             return "the part of Fashion-MNIST in timm_patchup"
-        is_path = re.search(r"[/\\]", self.recipe.dataset)
+        is_path = re.search(r"[/\\]|LOCAL_PATH", self.recipe.dataset)  # the second, in a cleaned recipe
         return escape(self.dataset_id or ("local data" if is_path else f"images of its author, {self.recipe.dataset}"))
 
     @property
@@ -105,7 +105,7 @@ def make_card(facts: Facts) -> str:
         model_name=facts.name,
         eval_results=_eval_results(facts),
     )
-    sections = [_introduction(facts), _usage(facts), _scores(facts), _training(facts), _files(facts), _CITATION]
+    sections = [_introduction(facts), _usage(facts), _scores(facts), _training(facts), _files(facts), CITATION]
     return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(sections) + "\n"))
 
 

@@ -22,8 +22,9 @@ from ..runs.from_run import build_trained
 from ..runs.weights import weights_digest
 from ..system.checked import check_keys, read_json
 from ..system.files import checksum
+from ..system.locks import LOCK, locked
 from ..system.privacy import Private
-from .card import REPORT
+from .card import CITATION, REPORT
 from .export_files import write_files, write_text
 
 # Never pushed: digests of the files of an export, so that nothing else is mistaken for them.
@@ -60,7 +61,18 @@ def _export(run: FinishedRun, out: Path, license: str | None) -> Path:
     model = build_trained(run.recipe, run.weights, where=str(run.path))
     _refuse_stale(run, model)
     private = Private(folders=(run.path, out, Path.cwd()), known=_known_words(run))
-    out.parent.mkdir(parents=True, exist_ok=True)
+    place = out.absolute()  # "." has neither a name nor a parent
+    place.parent.mkdir(parents=True, exist_ok=True)
+    waiting = f"another process is exporting to {out}: waiting for it"
+    lock = place.parent / f".{place.name}{LOCK}"  # other runs may be exported to this folder, too
+    with locked(lock, busy=waiting, waiting=lambda: print(waiting, file=sys.stderr, flush=True)):
+        _refuse_to_replace(out)
+        _replace(place, run, model, private, license)
+    return out
+
+
+def _replace(out: Path, run: FinishedRun, model: nn.Module, private: Private, license: str | None) -> None:
+    """Write and check an export under a temporary name, then put it in the place of an earlier one."""
     partial = out.parent / f".partial-{out.name}"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
@@ -74,7 +86,6 @@ def _export(run: FinishedRun, out: Path, license: str | None) -> Path:
         partial.replace(out)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return out
 
 
 def is_export(folder: Path) -> bool:
@@ -128,13 +139,14 @@ def _refuse_stale(run: FinishedRun, model: nn.Module) -> None:
 
 
 def _known_words(run: FinishedRun) -> frozenset[str]:
-    """Return the words in the files of a run: an optimizer or a class may have the same name as the user."""
+    """Return words that may be the user's name, too: those in the files of a run, such as a class, and the citation."""
     recipe, results, keys = run.recipe, run.results, run.recipe.to_dict()
     dataset = recipe.dataset.removeprefix(HUB_PREFIX) if recipe.dataset.startswith(HUB_PREFIX) else ""
     chosen = [value for key, value in keys.items() if isinstance(value, str) and key != "dataset"]
     names = [*keys, *COLUMNS, *results, *results["test"], *chosen, *(results.get("class_names") or ())]
     plain = [*dataset.split("/"), *(name for name in names if "/" not in name and "\\" not in name)]
-    return frozenset(plain) | frozenset(word for name in plain for word in re.split(r"[^A-Za-z0-9]+", name))
+    parts = [word for name in plain for word in re.split(r"[^A-Za-z0-9]+", name)]
+    return frozenset([*plain, *parts, *re.findall(r"[a-z]+", CITATION.lower())])
 
 
 def _refuse_private(folder: Path, private: Private) -> None:

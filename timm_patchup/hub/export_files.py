@@ -44,22 +44,25 @@ def write_files(folder: Path, run: FinishedRun, model: nn.Module, private: Priva
     package = _package(model)
     config = _write_config(folder, run, model, private, licensed, package)
     head = "# Every setting of the training: python -m timm_patchup.training --recipe recipe.yaml\n"
-    write_text(folder / "recipe.yaml", head + Recipe.from_dict(private.clean_values(recipe.to_dict())).to_yaml())
-    _write_json(folder / "results.json", private.clean_values(results))
+    shown_recipe = Recipe.from_dict(private.clean_values(recipe.to_dict()))
+    shown_results = private.clean_values(results)
+    write_text(folder / "recipe.yaml", head + shown_recipe.to_yaml())
+    _write_json(folder / "results.json", shown_results)
     write_text(folder / "summary.csv", private.clean(run.summary))
     _plot(folder, f"{config['architecture']}, {recipe.mix_name}", run, private)
     report = _copy_report(run.path / REPORT, folder / REPORT, private)
     page = folder / REPORT / "report.md"
+    # Made from cleaned values and not cleaned as a whole: on a machine called torch, its code would import NAME.
     facts = Facts(
-        recipe=recipe,
-        results=results,
+        recipe=shown_recipe,
+        results=shown_results,
         config=config,
         package=package,
         report=report,
         evaluation=page.read_text(encoding="utf-8") if page.is_file() else "",
         base_model=_base_model(base),
     )
-    write_text(folder / "README.md", private.clean(make_card(facts)))
+    write_text(folder / "README.md", make_card(facts))
 
 
 def _package(model: nn.Module) -> str | None:
