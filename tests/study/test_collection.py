@@ -9,12 +9,14 @@ import pytest
 from tests.study.studying import finish
 from timm_patchup.errors import UserError
 from timm_patchup.evaluation.suites import SUITES
+from timm_patchup.recipe import load_recipe
 from timm_patchup.runs.folder import RunFolder
 from timm_patchup.study import load_study
 from timm_patchup.study.collect import StudyRow, check_finished, collect, is_done
 from timm_patchup.study.options import StudyOptions
 from timm_patchup.study.paper import PaperNumber
 from timm_patchup.study.tables import comma_separated, markdown, number, plot
+from timm_patchup.training.infer import resolve
 
 
 def test_mean_deviation_and_difference_by_hand(tmp_path: Path) -> None:
@@ -148,8 +150,22 @@ def test_runs_with_other_flags_are_refused(tmp_path: Path) -> None:
         check_finished([run], StudyOptions(tmp_path))
 
 
+def test_runs_on_images_of_other_classes_can_be_resumed(tmp_path: Path) -> None:
+    """Such a run records the name of its folder as its dataset."""
+    run = load_study("fashion_mini").runs(1)[0]
+    for folder in ("photos", "other"):
+        (tmp_path / folder).mkdir()
+    own = {"data_dir": tmp_path / "photos", "overrides": {"num_classes": 3}}
+    recorded = resolve(load_recipe(run.condition.recipe, {"num_classes": 3}), tmp_path / "photos").recipe
+    RunFolder(tmp_path / "runs" / run.name).begin(recorded, run.name)
+    check_finished([run], StudyOptions(tmp_path, **own))
+    with pytest.raises(UserError, match="was run with dataset 'photos', got 'other'"):
+        check_finished([run], StudyOptions(tmp_path, **{**own, "data_dir": tmp_path / "other"}))
+
+
 def test_numbers_as_text() -> None:
     assert [number(None, None, 2), number(1.0, None, 2), number(1.234, 0.1, 2)] == ["-", "1.00", "1.23 ± 0.10"]
+    assert [number(-1e-16, None, 4), number(-0.006, None, 2)] == ["0.0000", "-0.01"], "rho of Manifold Mixup is 0"
 
 
 def test_figures_with_and_without_values(tmp_path: Path) -> None:

@@ -60,13 +60,13 @@ def test_corrupted_images_are_passed_on_and_have_separate_reports(
 
 
 def test_local_data(tmp_path: Path) -> None:
-    cifar, scarce = load_study("cifar"), load_study("cifar10_scarce")
-    assert data_flags(scarce.runs(1)[0], scarce, tmp_path) == ["--data-dir", tmp_path.as_posix()]
+    cifar, scarce, options = load_study("cifar"), load_study("cifar10_scarce"), StudyOptions(Path(), data_dir=tmp_path)
+    assert data_flags(scarce.runs(1)[0], scarce, options) == ["--data-dir", tmp_path.as_posix()]
     with pytest.raises(UserError, match="needs the folders cifar10, cifar100 in it; cifar10 is missing"):
-        data_flags(cifar.runs(1)[0], cifar, tmp_path)
+        data_flags(cifar.runs(1)[0], cifar, options)
     (tmp_path / "cifar10").mkdir()
     for study in (cifar, scarce):
-        assert data_flags(study.runs(1)[0], study, tmp_path) == ["--data-dir", (tmp_path / "cifar10").as_posix()]
+        assert data_flags(study.runs(1)[0], study, options) == ["--data-dir", (tmp_path / "cifar10").as_posix()]
 
 
 def test_dry_run_prints_the_missing_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -79,6 +79,15 @@ def test_dry_run_prints_the_missing_runs(capsys: pytest.CaptureFixture[str], tmp
         assert make_parser().parse_args(training[3:]).amp is True
         assert evaluation[:3] == ["python", "-m", "timm_patchup.evaluation"]
     assert not output.exists(), "a dry run writes nothing"
+
+
+@pytest.mark.parametrize("joint", [" ", "="])
+def test_the_command_in_a_table_has_no_path(joint: str, tmp_path: Path) -> None:
+    more = shlex.split(f"--pretrained-path{joint}{tmp_path}/weights.safetensors --dataset hfds/USER/photos")
+    assert study_here("--study", "finetune", "--jobs", 0, "--output", tmp_path, "--", *more) == 0
+    text = (tmp_path / "finetune" / "results.md").read_text()
+    assert f"-- --pretrained-path{joint}weights.safetensors --dataset hfds/USER/photos\n" in text
+    assert str(tmp_path) not in text
 
 
 def test_calls_that_are_wrong(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

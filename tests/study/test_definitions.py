@@ -100,6 +100,13 @@ def test_definitions_that_are_wrong() -> None:
         make_study("s", {"title": "t", "groups": [group], "seed": 1})
     with pytest.raises(UserError, match="unknown metric 'eror'"):
         make_study("s", {"title": "t", "groups": [group], "metrics": ["eror"]})
+    for keys, message in (
+        ({"metrics": ["affine_error"]}, "affine_error is not a metric of a training, .* belong to evaluation"),
+        ({"metrics": ["time_ratio"]}, "time_ratio is not a metric of a training"),
+        ({"metrics": ["test_error"], "measure": "timing"}, "not a metric of a timing, which has time_ratio;"),
+    ):
+        with pytest.raises(UserError, match=message):
+            make_study("s", {"title": "t", "groups": [group], **keys})
     with pytest.raises(UserError, match="is defined twice"):
         make_study("s", {"title": "t", "groups": [group, group]})
     with pytest.raises(UserError, match="a title and groups"):
@@ -111,6 +118,15 @@ def test_definitions_that_are_wrong() -> None:
     for wrong in ({"suite": "affine", "metric": "affine_error"}, {"suite": "affine", "values": ["scale 0.6"]}):
         with pytest.raises(UserError, match="a suite, a metric and a list of values"):
             make_study("s", {"title": "t", "groups": [group], "evaluation": [wrong]})
+
+
+def test_an_unknown_table_is_refused_before_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its numbers are looked up when the first run has ended, which may take a day."""
+    file = tmp_path / "wrong.yaml"
+    file.write_text("title: t\npaper: [tab:tbl-cifer]\ngroups: [{benchmarks: [fashion_mini], methods: [none]}]\n")
+    assert study_here("--study", file, "--output", tmp_path / "out", "--limit", 20, "--", "--epochs", 1) == 2
+    assert "wrong: the paper has no table 'tab:tbl-cifer'; did you mean tab:tbl-cifar" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 EVALUATED = """

@@ -64,3 +64,10 @@ def test_a_study_that_has_just_begun_is_plotted(tmp_path: Path) -> None:
     empty = (tmp_path / "results.png").stat().st_size
     plot_study(study, [*rows[:-1], replace(rows[-1], values=(50.0,))], tmp_path)
     assert (tmp_path / "results.png").stat().st_size > empty > 1000
+
+
+@pytest.mark.parametrize("name", ["fgsm", "loss_terms", "alpha"])
+def test_a_title_is_no_formula(name: str, tmp_path: Path) -> None:
+    study = replace(load_study(name), title="costs $5^$6")
+    plot_study(study, collect(study, 1, StudyOptions(tmp_path)), tmp_path)
+    assert (tmp_path / "results.png").is_file()

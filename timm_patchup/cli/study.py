@@ -14,6 +14,7 @@ from ..study.collect import StudyRow, check_finished, collect, damaged_runs, is_
 from ..study.curves import plot_study
 from ..study.definition import Run, Study, list_studies, load_study
 from ..study.options import EPS_SPACE, StudyOptions, run_recipe
+from ..study.paper import check_tables
 from ..study.runner import Job, Runner, last_line
 from ..study.tables import comma_separated, markdown, table
 from ..system.files import make_folder, write_whole
@@ -86,6 +87,7 @@ def _main(words: list[str]) -> int:
     if problems:
         raise UserError(problems)
     study = load_study(given.study)
+    check_tables(study)
     seeds = study.seeds if given.seeds is None else given.seeds
     options = StudyOptions(
         folder=Path(given.output) / study.name,
@@ -233,7 +235,13 @@ def _shown_command(given: argparse.Namespace, options: StudyOptions, extra: Sequ
         on_hub = options.corrupted.startswith(HUB_PREFIX)
         words += ["--corrupted", options.corrupted if on_hub else Path(options.corrupted).resolve().name]
     words += [] if options.eps_space == EPS_SPACE else ["--eps-space", options.eps_space]
-    return shlex.join(words + (["--", *extra] if extra else []))
+    return shlex.join(words + (["--", *map(_without_folder, extra)] if extra else []))
+
+
+def _without_folder(word: str) -> str:
+    """Return a flag or a value with only the name of a file that is given by its whole path."""
+    flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+    return f"{flag}{equals}{Path(value).name if Path(value).is_absolute() else value}"
 
 
 def devices(jobs: int) -> list[str]:

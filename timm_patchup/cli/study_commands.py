@@ -4,14 +4,11 @@ Flags that the study sets itself are refused after ``--``.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..recipe import load_recipe
 from ..study.definition import Run, Study
-from ..study.options import StudyOptions
+from ..study.options import StudyOptions, data_name
 from .recipe_flags import given_keys
 from .train import make_parser
 
@@ -61,7 +58,7 @@ def commands(study: Study, run: Run, options: StudyOptions, extra: Sequence[str]
     own = flags({**run.condition.overrides, "seed": run.seed})
     shared = [] if options.limit is None else ["--limit", str(options.limit)]
     shared += [] if options.threads is None else ["--threads", str(options.threads)]
-    shared += data_flags(run, study, options.data_dir)
+    shared += data_flags(run, study, options)
     folder = ["--output", options.runs.as_posix(), "--experiment", run.name]
     name = ["--recipe", run.condition.recipe]
     module = "timm_patchup.cli.timing" if study.measure == "timing" else "timm_patchup.training"
@@ -102,24 +99,17 @@ def _word(value: Any) -> str:
     return "none" if value is None else str(value).replace(" ", "") if isinstance(value, list) else str(value)
 
 
-def data_flags(run: Run, study: Study, data_dir: Path | None) -> list[str]:
-    """Return the flag for the data of a run: a subfolder with the name of the dataset, or the folder itself.
+def data_flags(run: Run, study: Study, options: StudyOptions) -> list[str]:
+    """Return the flag for the data of a run.
 
     Raises:
         UserError: the study needs several datasets and the folder does not have this one.
     """
-    if data_dir is None or study.measure == "timing":
+    folder = options.data_of(run)
+    if folder is None or study.measure == "timing":
         return []
-    name = _data_name(run.condition.recipe)
-    if (data_dir / name).is_dir():
-        return ["--data-dir", (data_dir / name).as_posix()]
-    names = {_data_name(condition.recipe) for condition in study.conditions}
-    if len(names) > 1:
-        expected = ", ".join(sorted(names))
-        raise UserError(f"--data-dir {data_dir}: {study.name} needs the folders {expected} in it; {name} is missing")
-    return ["--data-dir", data_dir.as_posix()]
-
-
-@cache
-def _data_name(recipe: str) -> str:
-    return load_recipe(recipe).dataset.rsplit("/", 1)[-1]
+    names = {data_name(condition.recipe) for condition in study.conditions}
+    if folder == options.data_dir and len(names) > 1:
+        expected, name = ", ".join(sorted(names)), data_name(run.condition.recipe)
+        raise UserError(f"--data-dir {folder}: {study.name} needs the folders {expected} in it; {name} is missing")
+    return ["--data-dir", folder.as_posix()]

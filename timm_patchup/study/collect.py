@@ -132,7 +132,10 @@ def damaged_runs(runs: Sequence[Run], options: StudyOptions) -> list[str]:
             try:
                 metrics_of(folder)
             except UserError as error:
-                problems += [f"{run.name} is left out: {problem}" for problem in error.problems]
+                problems += [
+                    f"{run.name} is left out: {problem}; remove its folder to run it again"
+                    for problem in error.problems
+                ]
     return problems
 
 

@@ -10,7 +10,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from ..evaluation.figures import panel_grid
+from ..evaluation.figures import panel_grid, plain_text
 from ..recipe.schema import MIX_PREFIX
 from ..system.files import replacing
 from .collect import StudyRow
@@ -27,12 +27,13 @@ def plot_study(study: Study, rows: Sequence[StudyRow], folder: Path) -> list[str
     file of its own.
     """
     parts = {part: f"{part.metric}.png" for part in study.evaluation if part.lines}
-    if study.evaluation and study.evaluation[0].lines:
-        parts[study.evaluation[0]] = RESULTS
-    else:
-        (plot_curves if is_grid(study) else plot)(study, rows, folder / RESULTS)
-    for part, name in parts.items():
-        plot_lines(study, part, rows, folder / name)
+    with plain_text():
+        if study.evaluation and study.evaluation[0].lines:
+            parts[study.evaluation[0]] = RESULTS
+        else:
+            (plot_curves if is_grid(study) else plot)(study, rows, folder / RESULTS)
+        for part, name in parts.items():
+            plot_lines(study, part, rows, folder / name)
     return list(dict.fromkeys([RESULTS, *parts.values()]))
 
 

@@ -33,6 +33,11 @@ METRICS = {
     "activation": "magnitude",
     "rho": "radians",
 }
+# Those of a run itself; the others are measured by suites.
+_METRICS_OF: dict[Measure, tuple[str, ...]] = {
+    "training": ("test_error", "median_error", "val_error", "top5_error", "test_nll"),
+    "timing": ("time_ratio",),
+}
 _KEY_TYPES: dict[str, Kinds] = {
     **dict.fromkeys(("title", "shows", "note", "measure"), str),
     **dict.fromkeys(("metrics", "paper", "evaluation", "groups"), list),
@@ -167,9 +172,16 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
     _check_types(name, values)
     groups, parts = values.get("groups") or [], values.get("evaluation") or []
     metrics = values.get("metrics") or ["test_error"]
+    measure: Measure = values.get("measure") or "training"
     shown = [*metrics, *(part["metric"] for part in parts if "metric" in part)]
     problems = [f"{name}: unknown key {key!r}{nearest(key, _KEYS)}" for key in sorted(set(values) - _KEYS)]
     problems += [f"{name}: unknown metric {m!r}{nearest(m, METRICS)}" for m in shown if m not in METRICS]
+    problems += [
+        f"{name}: {m} is not a metric of a {measure}, which has {', '.join(_METRICS_OF[measure])}; "
+        f"values of a suite belong to evaluation"
+        for m in metrics
+        if m in METRICS and m not in _METRICS_OF[measure]
+    ]
     for group in groups:
         unknown = sorted(set(group) - _GROUP_KEYS)
         problems += [f"{name}: unknown key {key!r} in a group{nearest(key, _GROUP_KEYS)}" for key in unknown]
@@ -197,7 +209,7 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
         paper=tuple(values.get("paper") or []),
         paper_ratio=(ratio["metric"], ratio["method"]) if ratio else None,
         evaluation=tuple(evaluation),
-        measure=values.get("measure") or "training",
+        measure=measure,
         conditions=tuple(conditions),
     )
     if evaluation and any(condition.setting for condition in conditions):

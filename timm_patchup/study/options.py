@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ..data.source import name_of
 from ..evaluation.suites import option_values
 from ..recipe import Recipe, load_recipe
+from ..training.infer import name_after_folder
 from .definition import Run
 
 EPS_SPACE = "normalised"
@@ -54,6 +56,13 @@ class StudyOptions:
     def report(self, run: Run) -> Path:
         return self.reports / run.name
 
+    def data_of(self, run: Run) -> Path | None:
+        """The folder of a run's data: a subfolder with the name of its dataset, or else the folder itself."""
+        if self.data_dir is None:
+            return None
+        inside = self.data_dir / data_name(run.condition.recipe)
+        return inside if inside.is_dir() else self.data_dir
+
     def log(self, run: Run) -> Path:
         return self.folder / "logs" / f"{run.name}.log"
 
@@ -65,5 +74,11 @@ def run_keys(run: Run, options: StudyOptions) -> dict[str, Any]:
 
 
 def run_recipe(run: Run, options: StudyOptions) -> Recipe:
-    """Return the recipe of a run; raise UserError if there is none."""
-    return load_recipe(run.condition.recipe, run_keys(run, options))
+    """Return the recipe of a run as the run records it, but with ``auto``; raise UserError if there is none."""
+    return name_after_folder(load_recipe(run.condition.recipe, run_keys(run, options)), options.data_of(run))
+
+
+@cache
+def data_name(recipe: str) -> str:
+    """Return the name of a recipe's dataset without its owner."""
+    return load_recipe(recipe).dataset.rsplit("/", 1)[-1]

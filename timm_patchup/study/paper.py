@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from ..errors import UserError
+from ..errors import UserError, nearest
 from ..recipe.compose import recipes_dir
 from .definition import Condition, Study
 
@@ -34,13 +34,18 @@ def paper_tables() -> dict[str, dict[str, Any]]:
     return {table["label"]: table for table in yaml.safe_load(text)}
 
 
+def check_tables(study: Study) -> None:
+    """Raise UserError if a study names a table that is not there; its numbers are needed when a run has ended."""
+    unknown = [label for label in study.paper if label not in paper_tables()]
+    if unknown:
+        known = paper_tables()
+        raise UserError([f"{study.name}: the paper has no table {one!r}{nearest(one, known)}" for one in unknown])
+
+
 def paper_number(study: Study, condition: Condition, setting: str, metric: str) -> PaperNumber | None:
     """Return the paper's number for a row of a study, None if it has none.
 
     Fractions are converted to percent, as in all our numbers.
-
-    Raises:
-        UserError: the study names a table that the paper does not have.
     """
     if study.paper_ratio is None:
         return _find(study, condition, setting, metric, condition.method)
@@ -55,8 +60,6 @@ def paper_number(study: Study, condition: Condition, setting: str, metric: str) 
 def _find(study: Study, condition: Condition, setting: str, metric: str, method: str) -> PaperNumber | None:
     wanted = (method, setting, metric)
     for label in study.paper:
-        if label not in paper_tables():
-            raise UserError(f"{study.name}: the paper has no table {label!r}")
         table = paper_tables()[label]
         for entry in table["entries"]:
             named = entry.get("benchmark")

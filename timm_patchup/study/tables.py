@@ -113,7 +113,8 @@ def number(mean: float | None, std: float | None, digits: int) -> str:
     """Return mean ± std as text."""
     if mean is None:
         return "-"
-    return f"{mean:.{digits}f}" if std is None else f"{mean:.{digits}f} ± {std:.{digits}f}"
+    text = f"{round(mean, digits) + 0.0:.{digits}f}"  # no -0.00
+    return text if std is None else f"{text} ± {std:.{digits}f}"
 
 
 def comma_separated(rows: Sequence[StudyRow]) -> str:
