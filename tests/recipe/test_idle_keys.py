@@ -94,6 +94,21 @@ def test_runs_of_earlier_editions_keep_their_recipe_readable(name: str, tmp_path
     assert read_resolved(tmp_path / "recipe.yaml") == Recipe.from_dict(disabling)
 
 
+@pytest.mark.parametrize(
+    ("disabling", "ways"),
+    [
+        ({"val_fraction": 0, "select_split": "val"}, {"select_split": None}),
+        ({"val_per_class": 3}, {"val_fraction": 0, "val_per_class": None}),
+        ({"val_fraction": "auto", "select_split": "auto"}, {"val_fraction": 0, "select_split": None}),
+    ],
+)
+def test_the_way_out_of_held_out_images_is_one(disabling: dict[str, Any], ways: dict[str, Any]) -> None:
+    named = " and ".join(f"{key} to {'none' if value is None else value}" for key, value in ways.items())
+    with pytest.raises(NoEffect, match=f"test_median has no effect next to held-out images: set {named}$"):
+        Recipe.from_dict(disabling | {"test_median": 3})
+    assert Recipe.from_dict(disabling | ways | {"test_median": 3}).test_median == 3
+
+
 def test_two_keys_that_disable_each_other_in_turn_are_both_left_out() -> None:
     stored = Recipe().to_dict() | {"sched": "none", "warmup_epochs": 2, "warmup_lr": 0.3}
     assert stored_recipe(stored) == Recipe(sched="none")

@@ -97,6 +97,8 @@ def test_defaults_of_the_method_are_written_out() -> None:
 def test_files_that_are_no_recipes(tmp_path: Path) -> None:
     for name, text, expected in (
         ("a.yaml", "epochs: [1", "line 1: not YAML"),
+        ("a.yaml", "lr: 0.1\nepochs: 3\nlr: 0.2\n", "line 3: not YAML: key 'lr' is given twice"),
+        ("a.yaml", "mix_settings: {cutmix: {prob: 1, prob: 0.5}}", "key 'prob' is given twice"),
         ("b.yaml", "- 1\n", "must be a mapping of names to values, got a list"),
         ("c.yaml", "include: cifar10\n", "include must be a list"),
         ("d.yaml", "", "must be a mapping of names to values, got none"),

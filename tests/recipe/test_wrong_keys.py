@@ -24,7 +24,7 @@ from timm_patchup.training.build import model_problems
         ({"epoch": 3}, "unknown key 'epoch'; did you mean epochs"),
         ({"mix_gama": 0.5}, "unknown key 'mix_gama'; did you mean mix_gamma"),
         ({"mix": "hardpatchup"}, "mix: unknown method 'hardpatchup'; did you mean hard_patchup"),
-        ({"mix_gamma": 0.5}, "mix_gamma is not a setting of none; it has none"),
+        ({"mix_gamma": 0.5}, "mix_gamma is not a setting of none, which has no settings"),
         ({"mix": "hard_patchup", "mix_gamma": 2}, "mix_gamma must be a number in [0, 1], got 2"),
         ({"mix": "hard_patchup", "mix_gamma": "much"}, "mix_gamma must be a number in [0, 1], got 'much'"),
         (

@@ -37,3 +37,18 @@ def test_the_exit_code_does_not_depend_on_who_reads() -> None:
     code = "from timm_patchup.cli.command import print_errors; raise SystemExit(print_errors('x', ['wrong'], 2))"
     with open("/dev/full", "w") as full:
         assert subprocess.run([sys.executable, "-c", code], stderr=full).returncode == 2
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_name_in_any_encoding_is_read_and_printed(encoding: str) -> None:
+    """Also one that no encoding has: a file from an old archive."""
+    code = (
+        "import sys; from timm_patchup.cli.command import run_command;"
+        "run_command('x', lambda words: print(*sys.stdin, '\u65e5', *words), None, on_interrupt='')"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": f"{encoding}:strict"}
+    words = [sys.executable, "-c", code, b"caf\xe9"]
+    done = subprocess.run(words, input=b"caf\xe9", capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    printed = {"utf-8": "日", "ascii": r"\u65e5"}[encoding]
+    assert done.stdout.decode() == rf"caf\udce9 {printed} caf\udce9" + "\n"

@@ -30,6 +30,8 @@ LONG = "n" * 300
         (["--experiment", ""], "--experiment is empty"),
         (["--crop-padding", ""], "crop_padding must be a whole number"),
         (["--push-to-hub", "../x"], "--push-to-hub must be USER/NAME, got '../x'"),
+        (["--opt", "adamw", "--opt-betas", "0.9"], "opt: timm cannot create adamw with opt_betas 0.9: IndexError"),
+        (["--opt", "adamw", "--opt-betas", "1", "1"], "with opt_betas 1.0 1.0: ValueError: Invalid beta"),
         (["--aa", "rand-mXX"], "aa: timm would ignore 'mXX' of 'rand-mXX'"),
     ],
     ids=lambda value: str(value)[:40],

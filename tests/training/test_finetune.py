@@ -62,8 +62,8 @@ def test_from_a_folder_to_predictions(finetune: Finetune, photos: Path, weights:
     assert ended.code == 0, ended.err
     lines = [line for line in ended.out.splitlines() if line.startswith("inferred: ")]
     assert lines == [
-        "inferred: 3 classes from holiday-photos; tested on test; epoch chosen on val; mean 0.5 0.5 0.5, "
-        "std 0.5 0.5 0.5, crop 0.95, resized bilinear from test_resnet.r160_in1k"
+        "inferred: 3 classes (n000, n001, n002) from holiday-photos; tested on test; epoch chosen on val; "
+        "mean 0.5 0.5 0.5, std 0.5 0.5 0.5, crop 0.95, resized bilinear from test_resnet.r160_in1k"
     ]
     folder = tmp_path / "runs" / "finetune_hard_patchup"
     recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
@@ -135,6 +135,18 @@ def test_pretrained_weights_are_used_and_the_classifier_starts_at_zero(weights: 
     assert "state_dict" not in model.pretrained_cfg, "the weights are not kept twice"
 
 
+@pytest.mark.parametrize("classes", [3, 5])
+def test_a_classifier_of_as_many_classes_is_kept(tmp_path: Path, classes: int) -> None:
+    """The weights of an earlier run have fewer classes than timm's, which timm alone would take for other classes."""
+    trained = timm.create_model(MODEL, num_classes=3)
+    save_file(trained.state_dict(), tmp_path / "model.safetensors")
+    keys = {"model": MODEL, "pretrained": True, "num_classes": classes, "input_size": [3, 32, 32]}
+    model = build_model(Recipe(**keys), tmp_path / "model.safetensors")
+    assert model.fc.weight.shape[0] == classes
+    assert torch.equal(model.fc.weight, trained.fc.weight) is (classes == 3)
+    assert torch.equal(model.conv1[0].weight, trained.conv1[0].weight)
+
+
 def test_a_pickle_is_read_only_if_it_holds_tensors(weights: Path, tmp_path: Path) -> None:
     recipe = load_recipe("finetune_none", {"num_classes": 3, "input_size": [3, 32, 32], "model": MODEL})
     plain, code = tmp_path / "plain.pth", tmp_path / "code.pth"
@@ -151,6 +163,13 @@ def test_a_pickle_is_read_only_if_it_holds_tensors(weights: Path, tmp_path: Path
         UserError, match=r"foreign.safetensors has 0 of the .* weights of ResNet: it is a file of another"
     ):
         build_model(recipe, tmp_path / "foreign.safetensors")
+
+
+def test_small_images_are_resized_whole_whatever_the_model_crops(finetune: Finetune, photos: Path) -> None:
+    """What the model states about crops has no effect then, and nobody gave it."""
+    ended = finetune("--data-dir", photos, "--crop-padding", 4, "--experiment", "small", "--epochs", 1)
+    assert ended.code == 0, ended.err
+    assert "std 0.5 0.5 0.5, resized bilinear from" in ended.out
 
 
 def test_resuming_finds_data_and_weights_again(finetune: Finetune, photos: Path, weights: Path, tmp_path: Path) -> None:
@@ -190,7 +209,7 @@ def test_a_dataset_in_the_layout_of_the_hub(finetune: Finetune, tmp_path: Path) 
     folder = write_parquet(tmp_path / "hub-photos", {"train": 40, "test": 10}, classes=2)
     ended = finetune("--data-dir", folder, "--epochs", 1)
     assert ended.code == 0, ended.err
-    assert "inferred: 2 classes from hub-photos; tested on test; epoch chosen on 10% of the training" in ended.out
+    assert "inferred: 2 classes (class 0, class 1) from hub-photos; tested on test; epoch chosen on 10%" in ended.out
 
 
 def test_frozen_modules_and_layer_decay_are_those_of_timm() -> None:

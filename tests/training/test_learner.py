@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from accelerate.state import AcceleratorState, GradientState
+from timm.utils import ModelEmaV3
 
 from timm_patchup.recipe import load_recipe
 from timm_patchup.runs.accelerator import make_accelerator
@@ -59,3 +60,20 @@ def test_the_train_loss_compares_with_that_of_validation() -> None:
     assert means["train_nll"] == pytest.approx(torch.nn.functional.cross_entropy(output, labels).item(), rel=1e-5)
     assert means["train_top1"] == pytest.approx(100.0 * (output.argmax(1) == labels).float().mean().item())
     assert means["train_loss"] != pytest.approx(means["train_nll"], rel=0.1)
+
+
+@pytest.mark.parametrize("warmup", [False, True])
+def test_the_average_is_that_of_timms_script(warmup: bool) -> None:
+    """Which counts updates from 1: the average begins as a copy and moves from the second update on."""
+    AcceleratorState._reset_state(True)
+    GradientState._reset_state()
+    keys = {"model_ema": True, "model_ema_decay": 0.75, "model_ema_warmup": warmup, "sched": "none", "batch_size": 8}
+    learner = Learner(load_recipe("fashion_mini_none", keys), make_accelerator(threads=1), updates_per_epoch=4)
+    learner.model.train()
+    expected = ModelEmaV3(learner.unwrapped_model, decay=0.75, use_warmup=warmup)
+    for update in range(4):
+        images, labels = torch.randn(8, 3, 32, 32), torch.randint(10, (8,))
+        learner.update(iter([(images, labels)]), update)
+        expected.update(learner.unwrapped_model, step=update + 1)
+    averaged = learner.evaluated_model.state_dict()
+    assert all(torch.equal(averaged[name], value) for name, value in expected.module.state_dict().items())

@@ -1,16 +1,20 @@
 """Wrong calls and existing runs: clear lines, and nothing is written or lost."""
 
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from tests.support.datasets_on_disk import write_parquet
 from tests.support.training import Train, digests
-from timm_patchup.runs.folder import RunFolder
+from timm_patchup.recipe import Recipe
+from timm_patchup.runs.folder import OWN_FILES, RunFolder
+from timm_patchup.runs.local import LocalPaths
 
 
 @pytest.mark.parametrize(
@@ -21,7 +25,11 @@ from timm_patchup.runs.folder import RunFolder
             ["--epoch", "3", "--lr", "-1"],
             ["unknown flag --epoch; did you mean --epochs", "lr must be a number above 0, got -1"],
         ),
-        (["some/folder"], ["unexpected argument 'some/folder'; give a data folder with --data-dir"]),
+        (
+            ["some/folder"],
+            ["unexpected argument 'some/folder'; give a recipe with --recipe, a data folder with --data-dir"],
+        ),
+        (["--torchcompile"], ["argument --torchcompile: expected one argument: compile the model with this backend"]),
         (["--track", "nothing"], ["--track must be one or more of tensorboard, trackio, wandb, got 'nothing'"]),
         (["--resume", "--overwrite"], ["--resume and --overwrite exclude each other"]),
         (["--resume", "nowhere"], ["resume nowhere: no such run or checkpoint; give OUTPUT/EXPERIMENT"]),
@@ -50,6 +58,16 @@ def test_a_wrong_call_prints_one_line_per_problem_and_writes_nothing(
         assert line in shown
     assert "Traceback" not in ended.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_pretrained_weights_without_the_hub(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    ended = train("--model", "test_resnet.r160_in1k", "--pretrained")
+    assert ended.code == 1, "it may work later"
+    (line,) = [line for line in ended.err.splitlines() if line.startswith("train.py: ")]
+    assert "test_resnet.r160_in1k: not in the Hub's cache, and the Hub cannot be reached: check the network" in line
+    assert line.endswith("or give a local file of them (--pretrained-path)")
 
 
 @pytest.mark.parametrize("name", ["FSDP", "DEEPSPEED", "MEGATRON_LM"])
@@ -99,6 +117,41 @@ def test_runs_are_not_overwritten(train: Train, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["thesis.tex"]
     assert train("--experiment", "b", "--overwrite").code == 0
     assert (tmp_path / "b" / "thesis.tex").read_text() == "mine"
+
+
+@pytest.mark.parametrize("removed", range(12))
+def test_overwriting_can_be_interrupted_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: int) -> None:
+    """Killed while it removes the old run, the command can be repeated."""
+    folder = RunFolder(tmp_path / "a")
+    folder.begin(Recipe(), "a")
+    for name in OWN_FILES[1:]:
+        folder.write_text(name, "old")
+    for name in ("step-00000001", "step-00000002"):
+        (folder.checkpoints / name).mkdir()
+    for name in ("best-00001.safetensors", ".lock"):
+        (folder.checkpoints / name).write_text("old")
+    LocalPaths("data").remember(folder)
+    left = iter(range(removed))
+
+    class Killed(BaseException):
+        pass
+
+    def interrupted(remove: Callable[..., None]) -> Callable[..., None]:
+        def run(*args: object, **kwargs: object) -> None:
+            if next(left, None) is None:
+                raise Killed
+            remove(*args, **kwargs)
+
+        return run
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", interrupted(Path.unlink))
+        patched.setattr(shutil, "rmtree", interrupted(shutil.rmtree))
+        with suppress(Killed):
+            folder.clear()
+    expected = "finished" if removed == 0 else "new" if removed == 11 else "unfinished"
+    assert folder.state() == expected
+    folder.refuse_to_overwrite()
 
 
 def test_files_of_another_tool_are_never_removed(train: Train, tmp_path: Path) -> None:

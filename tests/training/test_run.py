@@ -16,6 +16,9 @@ from tests.support.datasets_on_disk import write_image_folder, write_parquet
 from tests.support.training import Train, digests, rows
 from timm_patchup.data.loader import load_data
 from timm_patchup.recipe import load_recipe
+from timm_patchup.runs.confusion import plot_confusion
+from timm_patchup.runs.curves import plot_curves
+from timm_patchup.runs.folder import COLUMNS
 from timm_patchup.runs.metrics import evaluate
 
 
@@ -42,6 +45,15 @@ def test_files_of_a_run(train: Train, tmp_path: Path) -> None:
     assert results["test"]["error"] == pytest.approx(100 - results["test"]["top1"])
     best = max(rows(folder), key=lambda row: (float(row["val_top1"]), int(row["epoch"])))
     assert str(results["best_epoch"]) == best["epoch"], "the latest of the best epochs on validation"
+
+
+@pytest.mark.parametrize("name", ["a$^$", "\\frac{"])
+def test_a_name_is_no_formula_in_the_pictures(name: str, tmp_path: Path) -> None:
+    """Matplotlib's error about one would end a run after its last epoch."""
+    row = dict.fromkeys(COLUMNS, 1.0)
+    plot_curves([row], tmp_path / "curves.png", title=name, best_epoch=1, val_name="test")
+    plot_confusion([[1, 0], [0, 1]], [name, "b"], tmp_path / "confusion.png", title=name)
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
 
 
 def test_the_kept_weights_are_the_tested_ones(train: Train, tmp_path: Path) -> None:
@@ -79,7 +91,11 @@ def test_the_precision_of_the_launch_is_part_of_the_recipe(
 ) -> None:
     with monkeypatch.context() as launched:  # what accelerate launch --mixed_precision bf16 does
         launched.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-        assert train("--experiment", "a").code == 0
+        same = ["--recipe", "fashion_mini_hard_patchup", "--experiment", "a", "--resume"]
+        assert train(*same).code == 0
+        assert "is already finished" in train(*same).out
+        (tmp_path / "a" / "results.json").unlink()
+        assert "resumed from" in train(*same).out, "the command that started the run resumes it"
     assert train("--experiment", "b", "--amp").code == 0
     recipe = load_recipe(tmp_path / "a" / "recipe.yaml")
     assert (recipe.amp, recipe.amp_dtype) == (True, "bfloat16")

@@ -11,6 +11,7 @@
 import argparse
 import errno
 import os
+import re
 import signal
 import sys
 import traceback
@@ -18,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from ..errors import Failed, SiteError, Stopped, UserError, nearest, one_line
-from ..system.output import discard
+from ..system.output import accept_any_name, discard
 
 # Errors of the file system that a user can put right, with what failed.
 _FILE_ERRORS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS), "cannot write")
@@ -39,19 +40,23 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **settings})
 
     def error(self, message: str) -> NoReturn:
-        raise SystemExit(print_errors(self.prog, [message], 2))
+        flag = re.fullmatch(r"argument (--[\w-]+).*: expected (one|at least one) argument", message)
+        text = (self._option_string_actions[flag[1]].help or "").replace("%%", "%") if flag else ""
+        raise SystemExit(print_errors(self.prog, [f"{message}: {text}" if text else message], 2))
 
     def read(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """Parse the flags; return them, and a line per unknown word, to be shown with other problems."""
         given, unknown = self.parse_known_args(words)
         known = [flag for flag in self._option_string_actions if flag.startswith("--")]
-        data_hint = "; give a data folder with --data-dir" if "--data-dir" in known else ""
+        ways = {"--recipe": "a recipe with --recipe", "--data-dir": "a data folder with --data-dir"}
+        given_with = [way for flag, way in ways.items() if flag in known]
+        hint = f"; give {', '.join(given_with)}" if given_with else ""
         problems = []
         for before, word in zip(["", *unknown], unknown):
             if word.startswith("-"):
-                problems.append(f"unknown flag {word}{nearest(word.split('=')[0], known)}")
+                problems.append(f"unknown flag {word}{nearest(word.split('=')[0], known) or '; --help lists all'}")
             elif not before.startswith("-"):  # otherwise it is the value of an unknown flag
-                problems.append(f"unexpected argument {word!r}{data_hint}")
+                problems.append(f"unexpected argument {word!r}{hint}")
         return given, problems
 
 
@@ -73,6 +78,7 @@ def run_command(
         on_file_error: the next step if a file cannot be written or accessed.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    accept_any_name()
     try:
         code = work(words)
     except KeyboardInterrupt:
@@ -84,7 +90,16 @@ def run_command(
         if "--debug" in words:
             traceback.print_exc()
         code = report(name, error, on_file_error=on_file_error)
+        if isinstance(error, UserError):  # raised between two collective calls, so none is under way
+            _leave_group()
     raise SystemExit(code)
+
+
+def _leave_group() -> None:
+    """Leave gloo's process group, if this process is in one: with its threads alive, the exit may end in SIGABRT."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_initialized() and distributed.get_backend() == "gloo":
+        distributed.destroy_process_group()
 
 
 def report(name: str, error: Exception, *, on_file_error: str = "") -> int:

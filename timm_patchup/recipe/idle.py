@@ -9,9 +9,13 @@ from typing import Any
 
 from timm.optim import get_optimizer_info
 
+from ..core.settings import AUTO
+
 Idle = Callable[[Any], str | None]
 DECAYING = ("cosine", "tanh", "poly")
 SCHEDULED = (*DECAYING, "step", "multistep")
+# The keys that hold out images, and the values that do not.
+_HOLDING_OUT = {"val_fraction": "0", "val_per_class": "none", "select_split": "none"}
 
 
 def schedule_is(*names: str) -> Idle:
@@ -53,8 +57,7 @@ def next_to_aa(recipe: Any) -> str | None:
 
 
 def nothing_held_out(recipe: Any) -> str | None:
-    held = recipe.val_fraction or recipe.val_per_class or recipe.select_split is not None
-    return None if held else "without val_fraction, val_per_class or select_split"
+    return None if _holding_out(recipe) else "without val_fraction, val_per_class or select_split"
 
 
 def nothing_augments(recipe: Any) -> str | None:
@@ -67,7 +70,12 @@ def nothing_chosen(recipe: Any) -> str | None:
 
 
 def held_out(recipe: Any) -> str | None:
-    return None if nothing_held_out(recipe) else "next to held-out images: set val_fraction to 0"
+    ways = [f"{key} to {_HOLDING_OUT[key]}" for key in _holding_out(recipe)]
+    return f"next to held-out images: set {' and '.join(ways)}" if ways else None
+
+
+def _holding_out(recipe: Any) -> list[str]:
+    return [key for key in _HOLDING_OUT if getattr(recipe, key) not in (None, 0)]
 
 
 def epoch_chosen(recipe: Any) -> str | None:
@@ -86,5 +94,5 @@ def held_out_by_class(recipe: Any) -> str | None:
 
 
 def next_to(key: str) -> Idle:
-    """Idle while another key is set."""
-    return lambda recipe: f"next to {key}" if getattr(recipe, key) else None
+    """Idle while another key is set; what is still ``auto`` is found out next to it."""
+    return lambda recipe: f"next to {key}" if getattr(recipe, key) not in (None, 0, AUTO) else None

@@ -81,6 +81,11 @@ def make_accelerator(
     return accelerator
 
 
+def precision_of_launch() -> str:
+    """Return the mixed precision that ``accelerate launch`` asks for, in its words; ``"no"`` for none."""
+    return os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
+
+
 def _has_accelerator() -> bool:
     if parse_flag_from_env("ACCELERATE_USE_CPU"):
         return False

@@ -42,6 +42,6 @@ def plot_curves(rows: Sequence[EpochRow], path: Path, *, title: str, best_epoch:
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
         axes.legend(loc="upper right")
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     with replacing(path) as partial:
         figure.savefig(partial, dpi=110, format="png")

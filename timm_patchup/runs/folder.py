@@ -25,7 +25,8 @@ from ..system.locks import LOCK, is_locked, locked
 State = Literal["new", "unfinished", "finished", "foreign"]
 STATES: tuple[State, ...] = get_args(State)
 OWN_FILES = ("recipe.yaml", "summary.csv", "results.json", "curves.png", "confusion.png", "model.safetensors")
-CHECKPOINT_FILES = ("step-*", "aside-step-*", "best-*.safetensors", f"{PARTIAL}*")
+LOCAL_PATHS = "local.json"
+CHECKPOINT_FILES = ("step-*", "aside-step-*", "best-*.safetensors", LOCAL_PATHS, f"{PARTIAL}*")
 # train_loss is the objective; train_nll and train_top1 compare with val_loss and val_top1: cross-entropy with the mixed
 # targets, neither doubled nor smoothed, and the share of predictions of the label with the larger share.
 COLUMNS = ("epoch", "lr", "train_loss", "train_nll", "train_top1", "val_loss", "val_top1", "val_top5", "val_error")
@@ -139,11 +140,12 @@ class RunFolder:
         return self.checkpoints / LOCK
 
     def clear(self) -> None:
-        """Remove the files of a run, and nothing else."""
-        for name in OWN_FILES:
-            (self.path / name).unlink(missing_ok=True)
-        for path in (path for pattern in CHECKPOINT_FILES for path in self.checkpoints.glob(pattern)):
+        """Remove the files of a run, and nothing else; if that is interrupted, the folder has an unfinished run."""
+        (self.path / "results.json").unlink(missing_ok=True)
+        for path in [path for pattern in CHECKPOINT_FILES for path in self.checkpoints.glob(pattern)]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for name in sorted(OWN_FILES, key="recipe.yaml".__eq__):  # last: it makes the folder that of a run
+            (self.path / name).unlink(missing_ok=True)
 
     def begin(self, recipe: Recipe, name: str) -> None:
         """Create the folder and write the recipe."""

@@ -10,9 +10,7 @@ from pathlib import Path
 from ..errors import UserError
 from ..system.checked import read_json
 from ..system.files import write_whole
-from .folder import RunFolder
-
-_FILE = "local.json"
+from .folder import LOCAL_PATHS, RunFolder
 
 
 @dataclass(frozen=True)
@@ -30,15 +28,15 @@ class LocalPaths:
     def remember(self, folder: RunFolder) -> None:
         """Write the paths next to the checkpoints of a run, or remove the file if there are none."""
         if self == LocalPaths():
-            (folder.checkpoints / _FILE).unlink(missing_ok=True)
+            (folder.checkpoints / LOCAL_PATHS).unlink(missing_ok=True)
         else:
-            write_whole(folder.checkpoints / _FILE, json.dumps(asdict(self), indent=1) + "\n")
+            write_whole(folder.checkpoints / LOCAL_PATHS, json.dumps(asdict(self), indent=1) + "\n")
 
 
 def recall(folder: RunFolder) -> LocalPaths:
     """Return what a run remembers; nothing if it was started on another machine or its file cannot be read."""
     try:
-        stored = read_json(folder.checkpoints / _FILE)
+        stored = read_json(folder.checkpoints / LOCAL_PATHS)
     except UserError:
         return LocalPaths()
     paths = {name: stored.get(name) for name in ("data_dir", "pretrained_path")}

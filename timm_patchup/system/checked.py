@@ -31,11 +31,24 @@ def read_json(path: Path, **keys: Kinds) -> dict[str, Any]:
     return check_keys(content, keys, where=str(path))
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """Reads YAML safely, but refuses a key that is given twice: PyYAML would take the last one in silence."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        for key in (key for key, _ in pairs if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} is given twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
 def read_yaml(path: Path) -> Any:
-    """Return the content of a YAML file; raise UserError if it is missing or not YAML."""
+    """Return the content of a YAML file; raise UserError if it is missing, not YAML or has a key twice."""
     text = read_text(path)
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _UniqueKeys)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""

@@ -1,9 +1,11 @@
-"""Survive the loss of standard output or standard error: a closed terminal, a reader that has exited, a full disk.
+"""Survive what happens to standard output and standard error: a closed terminal, a reader that has exited, a full disk,
+an encoding that lacks a character.
 
-What a command does must not depend on whether somebody reads along.
+What a command does must not depend on whether and how somebody reads along.
 """
 
 import errno
+import io
 import os
 import stat
 import sys
@@ -16,6 +18,16 @@ def discard(stream: TextIO) -> None:
     """Write to nowhere what is written to a stream from now on, and what it still holds."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def accept_any_name() -> None:
+    """Print what the encoding of the output lacks as escapes, and read names of files that are in another encoding.
+
+    Python's default is an error, which would end a command at the first such name of a class or a file.
+    """
+    for stream, errors in ((sys.stdout, "backslashreplace"), (sys.stdin, "surrogateescape")):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors=errors)
 
 
 @contextmanager

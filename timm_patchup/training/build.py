@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from ..core.criterion import Criterion, bce_softmax, cross_entropy
 from ..core.mixer import Mixer
 from ..data.transforms import Augmentation
-from ..errors import SiteError, UserError, nearest, one_line
+from ..errors import HubFailed, SiteError, UserError, nearest, one_line
 from ..recipe import Recipe
 from ..recipe.parts import AugmentSpec, ImageSpec
+from ..system.network import error_chain, is_unreachable
 from .pretrained import check_loaded, freeze_modules, from_file, zero_head
 
 
@@ -51,13 +52,15 @@ def build_model(recipe: Recipe, pretrained_path: Path | None = None) -> nn.Modul
 
     Raises:
         UserError: the weights cannot be loaded or do not fit.
+        HubFailed: the Hub cannot be reached.
     """
     optional: dict[str, Any] = {"drop_path_rate": recipe.drop_path} if recipe.drop_path is not None else {}
     if recipe.drop:
         optional["drop_rate"] = recipe.drop
     optional |= recipe.model_kwargs
     if recipe.pretrained and pretrained_path is not None:
-        optional["pretrained_cfg_overlay"] = from_file(pretrained_path, optional.get("pretrained_cfg_overlay"))
+        overlay = optional.get("pretrained_cfg_overlay")
+        optional["pretrained_cfg_overlay"] = from_file(pretrained_path, recipe.model, recipe.num_classes, overlay)
     try:
         model = timm.create_model(
             recipe.model,
@@ -69,11 +72,15 @@ def build_model(recipe: Recipe, pretrained_path: Path | None = None) -> nn.Modul
     except (OSError, RuntimeError) as error:
         if not recipe.pretrained:
             raise
-        source, way = "", "; or give a local file of them (--pretrained-path)"
+        line = f"cannot load the pretrained weights of {recipe.model}"
         if pretrained_path is not None:
-            source, way = f" from {pretrained_path}", ""
-        reason = one_line(error, 200)
-        raise UserError(f"cannot load the pretrained weights of {recipe.model}{source}: {reason}{way}") from error
+            raise UserError(f"{line} from {pretrained_path}: {one_line(error, 200)}") from error
+        way = "or give a local file of them (--pretrained-path)"
+        if is_unreachable(error_chain(error)):
+            network = "check the network, HF_HUB_OFFLINE and HF_ENDPOINT"
+            reason = f"not in the Hub's cache, and the Hub cannot be reached: {network}, {way}"
+            raise HubFailed(f"{line}: {reason}") from error
+        raise UserError(f"{line}: {one_line(error, 200)}; {way}") from error
     if recipe.pretrained and pretrained_path is not None:
         check_loaded(model, pretrained_path)
     if recipe.head_init == "zero":
@@ -160,6 +167,8 @@ def model_problems(recipe: Recipe) -> list[str]:
         return [*problems, f"model: timm cannot create {recipe.model!r}: {one_line(error, 300)}"]
     if not any(parameter.requires_grad for parameter in model.parameters()):
         problems.append(f"freeze {' '.join(recipe.freeze or ())}: nothing is left to train")
+    elif recipe.opt in list_optimizers():
+        problems += _optimizer_problems(recipe, model)
     try:
         build_mixer(recipe, model).detach()
     except SiteError as error:
@@ -167,6 +176,16 @@ def model_problems(recipe: Recipe) -> list[str]:
     except (TypeError, ValueError) as error:
         problems.append(f"mix {recipe.mix_name}: {error}")
     return problems + _size_problems(recipe, model)
+
+
+def _optimizer_problems(recipe: Recipe, model: nn.Module) -> list[str]:
+    """Return a line if the optimizer does not take its settings; ``model`` is on the meta device."""
+    try:
+        build_optimizer(recipe, model)
+    except Exception as error:  # optimizers raise all kinds of errors
+        betas = "" if recipe.opt_betas is None else f" with opt_betas {' '.join(map(str, recipe.opt_betas))}"
+        return [f"opt: timm cannot create {recipe.opt}{betas}: {type(error).__name__}: {one_line(error, 200)}"]
+    return []
 
 
 def _ignored_sections(aa: str | None) -> list[str]:

@@ -12,7 +12,7 @@ import timm
 import torch
 from timm.data import resolve_model_data_config
 
-from ..core.settings import AUTO
+from ..core.settings import AUTO, settings_of
 from ..data.discover import discover, folder_name
 from ..errors import UserError, nearest, one_line
 from ..recipe import Recipe
@@ -57,8 +57,10 @@ def resolve(recipe: Recipe, data_dir: str | Path | None) -> Resolved:
         notes.append(found.summary)
     if set(recipe.unresolved) & {*_IMAGE_KEYS, "train_interpolation"}:
         images = {name: value for name, value in _images_of(recipe).items() if name in recipe.unresolved}
-        keys |= images
-        notes.append(f"{_describe(images)} from {recipe.model}")
+        known = settings_of(Recipe)
+        idle = {name for name in images if (without_effect := known[name].idle) and without_effect(recipe)}
+        keys |= images | {name: known[name].default for name in idle}
+        notes.append(f"{_describe({name: images[name] for name in images if name not in idle})} from {recipe.model}")
     resolved = Recipe.from_dict(recipe.to_dict() | keys) if keys else recipe
     named = name_after_folder(resolved, data_dir)
     if named != resolved:

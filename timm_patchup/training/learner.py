@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ..core.criterion import cross_entropy
 from ..core.seeding import derive_seed
-from ..data.draws import seed_everything
+from ..data.global_seed import seed_everything
 from ..recipe import Recipe
 from ..runs.checkpoint import Checkpoint
 from ..runs.folder import EpochRow
@@ -118,7 +118,7 @@ class Learner:
         self.optimizer.step()
         self.optimizer.zero_grad()
         if self.ema is not None:
-            self.ema.update(self.unwrapped_model, step=done)
+            self.ema.update(self.unwrapped_model, step=done + 1)  # counted from 1, as timm does
         if self.scheduler is not None:
             self.scheduler.step_update(done + 1)
         return waited

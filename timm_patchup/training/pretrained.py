@@ -11,15 +11,21 @@ from typing import Any, cast
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from timm.models import load_state_dict
+from timm.models import get_pretrained_cfg, load_state_dict
 from timm.utils import freeze
 from torch import Tensor, nn
 
 from ..errors import DataError, UserError, one_line
 
 
-def from_file(path: Path, overlay: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def from_file(path: Path, model: str, num_classes: int, overlay: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return an overlay of timm's pretrained_cfg that loads a local file: safetensors, or a pickle of tensors only.
+
+    Args:
+        path: the file.
+        model: the name of the model.
+        num_classes: its classes. A classifier of as many is kept, whatever number timm's own weights have.
+        overlay: other entries.
 
     Raises:
         UserError: the file cannot be read, or has more than tensors and plain values in it.
@@ -31,7 +37,11 @@ def from_file(path: Path, overlay: Mapping[str, Any] | None = None) -> dict[str,
             way = "if you trust the file, load it with torch and save its state_dict as safetensors"
             raise UserError(f"pretrained_path {path} has more than tensors, so it is not loaded: {way}") from error
         raise UserError(f"pretrained_path {path} cannot be read: {one_line(error, 200)}") from error
-    return {**(overlay or {}), "state_dict": weights}
+    classifier = getattr(get_pretrained_cfg(model), "classifier", None)
+    name = classifier[0] if isinstance(classifier, (tuple, list)) else classifier
+    head = weights.get(f"{name}.weight")
+    kept = {"num_classes": num_classes} if head is not None and len(head) == num_classes else {}
+    return {**(overlay or {}), **kept, "state_dict": weights}
 
 
 def check_loaded(model: nn.Module, path: Path) -> None:

@@ -18,7 +18,7 @@ from ..data.loader import load_data
 from ..data.workers import naming_dead_workers
 from ..errors import UserError
 from ..recipe import Recipe
-from ..runs.accelerator import make_accelerator
+from ..runs.accelerator import make_accelerator, precision_of_launch
 from ..runs.folder import OWN_FILES, STATES, RunFolder, State
 from ..runs.local import LocalPaths, recall
 from ..runs.together import all_equal, failing_alone, main_first, naming_lost_processes, together
@@ -74,6 +74,7 @@ def run(recipe: Recipe, options: RunOptions) -> RunFolder:
         folder.refuse_to_overwrite()
     else:
         folder.refuse_unless_new()
+    recipe = _with_precision_of_launch(recipe, folder if resuming else None)
     if resuming and seen == "finished":
         check_same(folder, name_after_folder(recipe, options.data_dir))
         resolved = Resolved(folder.recipe())  # nothing is left to find or to load
@@ -85,12 +86,10 @@ def run(recipe: Recipe, options: RunOptions) -> RunFolder:
     with naming_lost_processes(accelerator):
         if not all_equal(accelerator, STATES.index(seen)):
             raise UserError(f"the processes see different files in {folder.path}: output must be a folder they share")
-        recipe = _with_precision_of_launch(resolved.recipe, accelerator, folder if resuming else None)
         if resuming and seen == "finished":
-            _report_finished(folder, recipe, accelerator)
+            _report_finished(folder, resolved.recipe, accelerator)
         else:
-            start = _Start(folder, seen, resuming, checkpoint_path)
-            _train(replace(resolved, recipe=recipe), options, accelerator, start)
+            _train(resolved, options, accelerator, _Start(folder, seen, resuming, checkpoint_path))
     return folder
 
 
@@ -165,17 +164,17 @@ def _make_accelerator(recipe: Recipe, folder: RunFolder, options: RunOptions) ->
     return accelerator
 
 
-def _with_precision_of_launch(recipe: Recipe, accelerator: Accelerator, resumed: RunFolder | None) -> Recipe:
-    """Return the recipe with the precision of ``accelerate launch``, so that it is recorded.
+def _with_precision_of_launch(recipe: Recipe, resumed: RunFolder | None) -> Recipe:
+    """Return the recipe with the precision of ``accelerate launch``, so that it is recorded and can be resumed with.
 
     Raises:
-        UserError: the run to resume was started in another one.
+        UserError: the run to resume was started without mixed precision.
     """
     dtypes: dict[str, Literal["bfloat16", "float16"]] = {"bf16": "bfloat16", "fp16": "float16"}
-    launched = dtypes.get(accelerator.mixed_precision)
+    launched = dtypes.get(precision_of_launch())
     if recipe.amp or launched is None:
         return recipe
-    if resumed is not None:
+    if resumed is not None and not resumed.recipe().amp:
         raise UserError(
             f"{resumed.path} was started in float32, this launch asks for {launched}: "
             f"launch without mixed precision, or start a new run (--experiment NAME)"
