@@ -100,7 +100,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path, metavar="FILE", help="PNG to write (default: masks_FIGURE.png)")
     given = parser.parse_args()
     path = given.output or Path(f"masks_{given.figure}.png")
-    FIGURES[given.figure](given.seed).savefig(path, dpi=130, format="png")
+    figure = FIGURES[given.figure](given.seed)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=130, format="png")
+    except OSError as error:
+        parser.error(str(error))
     print(path)
 
 

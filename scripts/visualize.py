@@ -104,7 +104,7 @@ def load_model(name: str, *, pretrained: bool, seed: int, **model_kwargs: Any) -
 
 
 def load_batch(model: nn.Module, images: list[Image.Image], image_size: int | None) -> Tensor:
-    """Return the images as the model's input, (2, 3, H, W), normalised with its mean and std."""
+    """Return the images as the model's input, (2, C, H, W), normalised with its mean and std."""
     config = resolve_model_data_config(model)
     if image_size is None and isinstance(size := getattr(getattr(model, "patch_embed", None), "img_size", None), tuple):
         image_size = size[0]
@@ -114,6 +114,7 @@ def load_batch(model: nn.Module, images: list[Image.Image], image_size: int | No
         [
             v2.Resize(image_size, interpolation=v2.InterpolationMode.BICUBIC),
             v2.CenterCrop(image_size),
+            *([v2.Grayscale()] if config["input_size"][0] == 1 else []),
             v2.ToImage(),
             v2.ToDtype(torch.float32, scale=True),
             v2.Normalize(config["mean"], config["std"]),

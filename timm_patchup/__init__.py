@@ -18,7 +18,7 @@ from .core.schedule import Schedule
 from .core.sites import list_sites
 from .core.task import MixTask
 
-__version__ = "0.4.0"
+__version__ = "0.4.1"
 __all__ = [
     "Draw",
     "Method",

@@ -12,6 +12,7 @@ import timm
 import torch
 from PIL import Image
 
+from tests.hub.hub_runs import make_run
 from tests.support.paths import ROOT
 
 SCRIPT = ROOT / "scripts" / "visualize.py"
@@ -115,6 +116,13 @@ def test_takes_image_files(script: ModuleType, tmp_path: Path) -> None:
         Image.fromarray(rng.integers(0, 256, size, dtype=np.uint8)).save(path)
     script.main([*FAST, "--images", *map(str, paths), "--output", str(tmp_path / "out.png")])
     assert (tmp_path / "out.png").stat().st_size > 20_000
+
+
+def test_picture_of_a_run_on_grey_images(script: ModuleType, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", input_size=[1, 28, 28], mean=[0.3], std=[0.4])
+    size = ["--image-size", "28", "--block-size", "3"]
+    script.main(["--model", str(run.path), *size, "--output", str(tmp_path / "grey.png")])
+    assert (tmp_path / "grey.png").stat().st_size > 20_000
 
 
 def test_picture_of_a_token_model(script: ModuleType, tmp_path: Path) -> None:
