@@ -1,7 +1,10 @@
 """Batches: the same for any number of processes, and a sample does not depend on the process that loads it."""
 
+import socket
 import time
+from multiprocessing import resource_sharer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,6 +132,32 @@ def test_memory_of_a_batch_is_not_written_before_it_was_read(tmp_path: Path) -> 
     alone, shared = read(0, pause=0.0), read(2, pause=0.02)
     assert len(alone) == len(shared) == 2 * 40 + 24
     assert all(torch.equal(first, second) for first, second in zip(alone, shared))
+
+
+def test_a_broken_connection_prints_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A parent that is interrupted while it fetches a batch, because another process died, closes its connection."""
+    broken: list[str] = []
+    connect = resource_sharer._resource_sharer.get_connection
+
+    def break_one_then_connect(ident: tuple[str, int]) -> Any:
+        if not broken:
+            broken.append(ident[0])
+            with socket.socket(socket.AF_UNIX) as interrupted:
+                interrupted.connect(ident[0])
+        return connect(ident)
+
+    monkeypatch.setattr(resource_sharer._resource_sharer, "get_connection", break_one_then_connect)
+    recipe = small(val_fraction=0.0, batch_size=4, workers=1)
+    data = load_data(recipe, write_parquet(tmp_path / "d", {"train": 40, "test": 10}))
+    loader, batches = training_loader(data.train, recipe, rank=0, world_size=1)
+    batches.begin(epoch=0)
+    capfd.readouterr()
+    assert len(list(loader)) == 10
+    assert len(broken) == 1
+    del loader
+    assert capfd.readouterr().err == ""
 
 
 def test_buffers_are_used_in_turn_and_grow() -> None:

@@ -7,9 +7,11 @@ crash in a decoder) leaves only the note it made in shared memory before reading
 
 import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from types import TracebackType
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -82,9 +84,10 @@ class Notes:
         _open_notes.add(self)
 
     def start_worker(self, worker: int) -> None:
-        """Begin the notes of a loader process, and leave signals to its parent; called in that process."""
+        """Begin the notes of a loader process, and leave signals and errors to its parent; called in that process."""
         global _own_note, _own_buffers
         leave_signals_to_parent(worker)
+        sys.excepthook = _print_unless_parent_left
         _own_note = self._table[worker].numpy()
         _own_note[0] = os.getpid()
         _own_buffers = SharedBuffers()
@@ -103,6 +106,16 @@ class Notes:
 
 
 _open_notes: WeakSet[Notes] = WeakSet()
+
+
+def _print_unless_parent_left(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an error of a loader process, unless its parent closed a connection while it fetched a batch.
+
+    It does so if torch's handler for a dead process interrupts it; what happened is then reported by the parent. The
+    thread of multiprocessing that hands over memory prints this error through ``sys.excepthook``.
+    """
+    if not isinstance(error, (ConnectionError, EOFError)):
+        sys.__excepthook__(kind, error, trace)
 
 
 class WorkerDataset(Dataset):
