@@ -3,6 +3,9 @@
 import errno
 import importlib
 import signal
+import socket
+import subprocess
+import sys
 from itertools import takewhile
 from pathlib import Path
 
@@ -112,6 +115,15 @@ def test_the_first_process_of_a_machine_prints_for_all(
         monkeypatch.setenv(name, value)
     assert print_errors("try.py", ["a\n  b", "c"], 3, everywhere=everywhere) == 3
     assert capsys.readouterr().err == lines
+
+
+def test_a_line_is_written_in_one_piece() -> None:
+    """Otherwise the line of another process may come between it and its end."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # keeps what is written apart
+    code = "from timm_patchup.cli.command import print_errors; print_errors('try.py', ['a', 'b'], 1)"
+    with ours, theirs:
+        subprocess.run([sys.executable, "-c", code], stderr=theirs, check=True)
+        assert [ours.recv(100), ours.recv(100)] == [b"try.py: a\n", b"try.py: b\n"]
 
 
 @pytest.mark.parametrize(

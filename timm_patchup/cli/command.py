@@ -152,7 +152,9 @@ def print_errors(command: str, problems: Sequence[str], code: int, *, everywhere
         name = f"{command}, process {rank}" if rank else command
         try:
             for problem in problems:
-                print(f"{name}: {one_line(problem)}", file=sys.stderr, flush=True)
+                # In one piece: print may write the end of the line after the line of another process.
+                sys.stderr.write(f"{name}: {one_line(problem)}\n")
+                sys.stderr.flush()
         except OSError:  # their reader, terminal or disk is gone; the exit code remains
             discard(sys.stderr)
     return code
