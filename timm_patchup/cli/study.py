@@ -5,17 +5,19 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ..data.source import HUB_PREFIX
 from ..errors import UserError, nearest
 from ..runs.folder import RunFolder
-from ..study.collect import StudyRow, check_finished, collect, damaged_runs, is_done
+from ..study.collect import StudyRow, check_finished, collect, damaged_runs, is_done, seed_rows
 from ..study.curves import plot_study
 from ..study.definition import Run, Study, list_studies, load_study
 from ..study.options import EPS_SPACE, StudyOptions, run_recipe
 from ..study.paper import check_tables
 from ..study.runner import Job, Runner, last_line
+from ..study.seeds import current_commit, key_of, read_seeds, write_seeds
 from ..study.tables import comma_separated, markdown, table
 from ..system.files import make_folder, write_whole
 from ..system.locks import LOCK, locked
@@ -24,6 +26,7 @@ from .command import Parser, check_minimums, print_errors, run_command
 from .study_commands import commands, has_suite, parse_training_flags
 
 COMMAND = "study.py"
+SEEDS = "seeds.csv"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -72,6 +75,12 @@ def make_parser() -> Parser:
         "--jobs", type=int, default=1, metavar="N", help="runs at a time, 0 to only collect results (default: 1)"
     )
     running.add_argument("--threads", type=int, metavar="N", help="threads per run (default: its share of the cores)")
+    running.add_argument(
+        "--seeds-from",
+        metavar="FILE",
+        help="a CSV file with the values of each seed: its rows count as done, even if the runs are gone, and new ones "
+        "are added to it (default: write seeds.csv, and look at the runs)",
+    )
     running.add_argument("--dry-run", action="store_true", help="print the commands of the missing runs, one per line")
     running.add_argument("--debug", action="store_true", help="print the traceback of an error")
     return parser
@@ -88,7 +97,6 @@ def _main(words: list[str]) -> int:
         raise UserError(problems)
     study = load_study(given.study)
     check_tables(study)
-    seeds = study.seeds if given.seeds is None else given.seeds
     options = StudyOptions(
         folder=Path(given.output) / study.name,
         limit=given.limit,
@@ -97,11 +105,12 @@ def _main(words: list[str]) -> int:
         overrides=parse_training_flags(extra),
         corrupted=given.corrupted,
         eps_space=given.eps_space,
+        finished=read_seeds(Path(given.seeds_from)) if given.seeds_from and Path(given.seeds_from).is_file() else {},
     )
-    runs = study.runs(seeds)
+    runs = study.runs(given.seeds)
     _check_evaluation(study, options, runs_here=bool(given.jobs) and not given.dry_run)
     _check_recipes(runs, options)
-    check_finished(runs, options)
+    check_finished(study, runs, options)
     left = [run for run in runs if not is_done(study, run, options)]
     jobs = [
         Job(run.name, commands(study, run, options, extra), options.log(run), RunFolder(options.runs / run.name).in_use)
@@ -134,6 +143,8 @@ def _problems(given: argparse.Namespace) -> list[str]:
     problems += check_minimums(given, {"seeds": 1, "limit": 1, "threads": 1, "jobs": 0})
     if given.data_dir is not None and not Path(given.data_dir).is_dir():
         problems.append(f"--data-dir {given.data_dir}: no such folder")
+    if given.seeds_from is not None and not Path(given.seeds_from).parent.is_dir():
+        problems.append(f"--seeds-from {given.seeds_from}: no such folder")
     if given.corrupted is not None and not (given.corrupted.startswith(HUB_PREFIX) or Path(given.corrupted).is_dir()):
         problems.append(f"--corrupted {given.corrupted}: no such folder; a dataset on the Hub is hfds/OWNER/NAME")
     return problems
@@ -167,7 +178,7 @@ def _check_recipes(runs: Sequence[Run], options: StudyOptions) -> None:
     """Refuse a study with a run that would be refused, before the first one starts."""
     problems = []
     for run in runs:
-        if run.seed == 0:
+        if run.seed == runs[0].seed:  # the first of each condition
             try:
                 run_recipe(run, options)
             except UserError as error:
@@ -184,12 +195,24 @@ def _run(
     given: argparse.Namespace,
     extra: Sequence[str],
 ) -> int:
-    seeds = len(runs) // len(study.conditions)
     done, failed = len(runs) - len(jobs), list[str]()
+    path = Path(given.seeds_from or options.folder / SEEDS)
+    known = read_seeds(path) if path.is_file() else {}
+    new = {run.name for run in runs if RunFolder(options.runs / run.name).state() == "new"}
+    by_name, commit = {run.name: run for run in runs}, current_commit()
     command = _shown_command(given, options, extra)
     print(f"{study.name}: {len(runs)} runs, {done} already done; in {options.folder}/", flush=True)
 
-    def ended(job: Job, code: int, seconds: float) -> None:
+    def write() -> list[StudyRow]:
+        nonlocal known
+        rows = collect(study, runs, options)
+        known = seed_rows(study, runs, options, known)
+        write_seeds(path, known.values())
+        write_whole(options.folder / "results.md", markdown(study, rows, command=command, failed=failed))
+        write_whole(options.folder / "results.csv", comma_separated(rows))
+        return rows
+
+    def ended(job: Job, code: int, seconds: float, cpu_seconds: float) -> None:
         nonlocal done
         if code:
             failed.append(job.name)
@@ -197,17 +220,21 @@ def _run(
         else:
             done += 1
             print(f"[{done}/{len(runs)}] {job.name}, {seconds / 60:.1f} min", flush=True)
-        _write(study, seeds, options, command, failed)
+            write()
+            key = key_of(by_name[job.name])
+            minutes = cpu_seconds / 60 if job.name in new else None  # what was resumed took longer
+            known[key] = replace(known[key], commit=commit, cpu_minutes=minutes)
+        write()
 
     stopped = 0
     if given.jobs and jobs:
         stopped = Runner(given.jobs, devices(given.jobs), ended).run(jobs).signal
-    rows = _write(study, seeds, options, command, failed)
+    rows = write()
     figures = plot_study(study, rows, options.folder)
     damaged = damaged_runs(runs, options)
     print_errors(COMMAND, damaged, 1)
     print("\n" + "\n".join(table(rows)))
-    print(f"\n{options.folder}/: {', '.join(('results.md', 'results.csv', *figures))}")
+    print(f"\n{options.folder}/: {', '.join(('results.md', 'results.csv', SEEDS, *figures))}")
     if study.evaluation:
         print(f"{options.reports}/: the evaluation of each run")
     if stopped:
@@ -216,14 +243,6 @@ def _run(
     if failed:
         print(f"{len(failed)} of {len(runs)} runs failed: " + ", ".join(failed), file=sys.stderr)
     return 1 if failed or damaged else 0
-
-
-def _write(study: Study, seeds: int, options: StudyOptions, command: str, failed: Sequence[str]) -> list[StudyRow]:
-    """Write the tables of the finished runs, and return their rows."""
-    rows = collect(study, seeds, options)
-    write_whole(options.folder / "results.md", markdown(study, rows, command=command, failed=failed))
-    write_whole(options.folder / "results.csv", comma_separated(rows))
-    return rows
 
 
 def _shown_command(given: argparse.Namespace, options: StudyOptions, extra: Sequence[str]) -> str:

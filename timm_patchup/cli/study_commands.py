@@ -56,22 +56,32 @@ def commands(study: Study, run: Run, options: StudyOptions, extra: Sequence[str]
         extra: more flags of the training command, whose keys are in ``options.overrides``.
     """
     own = flags({**run.condition.overrides, "seed": run.seed})
-    shared = [] if options.limit is None else ["--limit", str(options.limit)]
-    shared += [] if options.threads is None else ["--threads", str(options.threads)]
+    shared = [] if options.threads is None else ["--threads", str(options.threads)]
     shared += data_flags(run, study, options)
     folder = ["--output", options.runs.as_posix(), "--experiment", run.name]
     name = ["--recipe", run.condition.recipe]
     module = "timm_patchup.cli.timing" if study.measure == "timing" else "timm_patchup.training"
-    training = ["python", "-m", module, *name, *folder, *shared, *own, *extra, "--resume"]
+    training = ["python", "-m", module, *name, *folder, *_limit(options.limit), *shared, *own, *extra, "--resume"]
     if not study.evaluation:
         return [training]
     model = (options.runs / run.name).as_posix()
     report = ["--output", options.report(run).as_posix()]
-    suites = ["--suite", ",".join(dict.fromkeys(part.suite for part in study.evaluation))]
-    evaluation = ["python", "-m", "timm_patchup.evaluation", "--model", model, *suites, *report, *shared]
-    evaluation += [] if options.corrupted is None else ["--corrupted", options.corrupted]
-    evaluation += ["--eps-space", options.eps_space] if has_suite(study, "fgsm") else []
-    return [training, evaluation]
+    evaluation = ["python", "-m", "timm_patchup.evaluation", "--model", model]
+    suites: dict[int | None, list[str]] = {}  # by the number of images
+    for part in study.evaluation:
+        limit = min((n for n in (options.limit, part.limit) if n is not None), default=None)
+        suites[limit] = list(dict.fromkeys([*suites.get(limit, []), part.suite]))
+    found = [training]
+    for limit, names in suites.items():
+        words = [*evaluation, "--suite", ",".join(names), *report, *_limit(limit), *shared]
+        words += [] if options.corrupted is None or "corruptions" not in names else ["--corrupted", options.corrupted]
+        words += ["--eps-space", options.eps_space] if "fgsm" in names else []
+        found.append(words)
+    return found
+
+
+def _limit(samples: int | None) -> list[str]:
+    return [] if samples is None else ["--limit", str(samples)]
 
 
 def has_suite(study: Study, suite: str) -> bool:

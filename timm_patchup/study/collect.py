@@ -1,11 +1,11 @@
-"""Collect finished runs into rows: mean and standard deviation over seeds, the paper's number, the difference.
+"""Collect finished runs into rows: mean and interval over seeds, the paper's number, differences from the reference.
 
 Only files are read here; nothing is run.
 """
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import NoneType
 from typing import Any
 
@@ -13,9 +13,11 @@ from ..errors import UserError
 from ..evaluation.suites import SUITES
 from ..runs.folder import RunFolder, parse_summary
 from ..system.checked import check_keys, read_json
-from .definition import METRICS, Condition, Run, Study
+from .definition import HIGHER_IS_BETTER, METRICS, Condition, Run, Study
 from .options import StudyOptions, run_recipe
 from .paper import PaperNumber, paper_number
+from .seeds import SeedRow, SeedRows, data_seed, key_of, recipe_digest
+from .statistics import Difference, compare, holm, mean_interval
 
 Cell = tuple[str, str]  # a metric and its setting
 
@@ -28,7 +30,7 @@ class StudyRow:
         condition: benchmark, method and overrides.
         setting: that of the condition, or the name of a value of an evaluation.
         metric: one of ``METRICS``.
-        values: the metric of each finished seed.
+        by_seed: the metric of each finished seed.
         planned: number of seeds.
         paper: the paper's number, None if it has none.
     """
@@ -36,9 +38,13 @@ class StudyRow:
     condition: Condition
     setting: str
     metric: str
-    values: tuple[float, ...]
+    by_seed: Mapping[int, float]
     planned: int
     paper: PaperNumber | None
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        return tuple(self.by_seed.values())
 
     @property
     def unit(self) -> str:
@@ -54,6 +60,16 @@ class StudyRow:
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
     @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95% interval of the mean, None for fewer than two seeds."""
+        return mean_interval(self.values)
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the width of the interval: mean ± this is the interval."""
+        return None if self.interval is None else (self.interval[1] - self.interval[0]) / 2
+
+    @property
     def difference(self) -> float | None:
         """Ours minus the paper's."""
         return None if self.mean is None or self.paper is None else self.mean - self.paper.mean
@@ -63,17 +79,69 @@ class StudyRow:
         return len(self.values) < self.planned
 
 
-def collect(study: Study, seeds: int, options: StudyOptions) -> list[StudyRow]:
+@dataclass(frozen=True)
+class Comparison:
+    """The reference of a study against another row of its benchmark, on the seeds that both have.
+
+    Attributes:
+        reference: a row of the reference.
+        other: the same metric of another condition.
+        difference: reference minus other.
+        corrected: the p of its test, corrected for all comparisons of the study; None if the study did not declare it,
+            or not all of them have the seeds that it declared.
+    """
+
+    reference: StudyRow
+    other: StudyRow
+    difference: Difference
+    corrected: float | None = None
+
+
+def collect(study: Study, runs: Sequence[Run], options: StudyOptions) -> list[StudyRow]:
     """Return the rows of a study's tables, from the runs that are finished and intact; see ``damaged_runs``."""
     rows = []
     for condition in study.conditions:
-        by_seed = [measured(study, Run(condition, seed), options) for seed in range(seeds)]
+        of_condition = [run for run in runs if run.condition is condition]
+        found = {run.seed: measured(study, run, options) for run in of_condition}
         for cell in cells(study, condition):
             metric, setting = cell
-            values = tuple(found[cell] for found in by_seed if cell in found)
+            by_seed = {seed: values[cell] for seed, values in found.items() if cell in values}
             paper = paper_number(study, condition, setting, metric)
-            rows.append(StudyRow(condition, setting, metric, values, seeds, paper))
+            rows.append(StudyRow(condition, setting, metric, by_seed, len(of_condition), paper))
     return rows
+
+
+def comparisons(study: Study, rows: Sequence[StudyRow]) -> list[Comparison]:
+    """Return the reference against each other row with the same benchmark and metric.
+
+    The comparisons that the study declares are tested on its first metric, all together, once every row has the seeds
+    that were declared.
+    """
+    found = []
+    for reference in (row for row in rows if row.condition.label == study.reference):
+        for other in rows:
+            if _cell(other) == _cell(reference) and other is not reference:
+                seeds = [seed for seed in reference.by_seed if seed in other.by_seed]
+                if seeds:
+                    own, its = ([row.by_seed[seed] for seed in seeds] for row in (reference, other))
+                    lower = reference.metric not in HIGHER_IS_BETTER
+                    found.append(Comparison(reference, other, compare(own, its, lower_is_better=lower)))
+    declared = [
+        one for one in found if one.other.metric == study.metrics[0] and one.other.condition.label in study.comparisons
+    ]
+    benchmarks = {condition.benchmark for condition in study.conditions if condition.label == study.reference}
+    if len(declared) < len(study.comparisons) * len(benchmarks):
+        return found
+    if any(one.difference.pairs < study.seeds for one in declared):
+        return found
+    corrected = dict(zip(map(id, declared), holm([one.difference.p for one in declared])))
+    return [replace(one, corrected=corrected.get(id(one))) for one in found]
+
+
+def _cell(row: StudyRow) -> tuple[str, str, str]:
+    """Return what two rows must share to be compared: benchmark, metric and the value of an evaluation."""
+    of_condition = row.setting == row.condition.setting
+    return row.condition.benchmark, row.metric, "" if of_condition else row.setting
 
 
 def cells(study: Study, condition: Condition) -> list[Cell]:
@@ -84,7 +152,9 @@ def cells(study: Study, condition: Condition) -> list[Cell]:
 
 def measured(study: Study, run: Run, options: StudyOptions) -> dict[Cell, float]:
     """Return all metrics of a run; none if it is not finished."""
-    folder = RunFolder(options.runs / run.name)
+    folder, stored = RunFolder(options.runs / run.name), _stored(study, run, options)
+    if stored is not None:
+        return {cell: stored.values[_column(cell, run)] for cell in cells(study, run.condition)}
     if folder.state() != "finished":
         return {}
     try:
@@ -141,6 +211,8 @@ def damaged_runs(runs: Sequence[Run], options: StudyOptions) -> list[str]:
 
 def is_done(study: Study, run: Run, options: StudyOptions) -> bool:
     """Return whether a run is trained, and evaluated on all suites of the study."""
+    if _stored(study, run, options) is not None:
+        return True
     if RunFolder(options.runs / run.name).state() != "finished":
         return False
     report = options.report(run)
@@ -148,6 +220,38 @@ def is_done(study: Study, run: Run, options: StudyOptions) -> bool:
     return not study.evaluation or (
         reported and {part.suite for part in study.evaluation} <= set(_suites(run, options))
     )
+
+
+def seed_rows(study: Study, runs: Sequence[Run], options: StudyOptions, known: SeedRows) -> SeedRows:
+    """Return a row per finished run, next to those of other runs in ``known``, which has what the folders do not."""
+    rows = dict(known)
+    for run in runs:
+        found = measured(study, run, options)
+        if found and _stored(study, run, options) is None:
+            recipe, before = run_recipe(run, options), known.get(key_of(run))
+            *place, seed = key_of(run)
+            rows[key_of(run)] = SeedRow(
+                place=(place[0], place[1], place[2]),
+                seed=seed,
+                data_seed=data_seed(recipe),
+                recipe=recipe_digest(recipe),
+                commit="" if before is None else before.commit,
+                cpu_minutes=None if before is None else before.cpu_minutes,
+                values={_column(cell, run): value for cell, value in found.items()},
+            )
+    return rows
+
+
+def _stored(study: Study, run: Run, options: StudyOptions) -> SeedRow | None:
+    """Return the row of a finished run whose folder may be gone; None if a value of the tables is not in it."""
+    row = options.finished.get(key_of(run))
+    has_all = row is not None and all(_column(cell, run) in row.values for cell in cells(study, run.condition))
+    return row if has_all else None
+
+
+def _column(cell: Cell, run: Run) -> str:
+    metric, setting = cell
+    return metric if setting in (metric, run.condition.setting) else f"{metric} {setting}"
 
 
 def _suites(run: Run, options: StudyOptions) -> dict[str, dict[str, float | None]]:
@@ -172,14 +276,20 @@ def _is_current(suite: str, settings: Mapping[str, Any], options: StudyOptions) 
     return known is not None and (known.is_current is None or known.is_current(settings, options.of_suites))
 
 
-def check_finished(runs: Sequence[Run], options: StudyOptions) -> None:
+def check_finished(study: Study, runs: Sequence[Run], options: StudyOptions) -> None:
     """Refuse to mix runs: those in the folder must have the recipes of this call.
 
     Raises:
         UserError: runs with another recipe, and the keys that differ.
     """
-    problems = []
+    problems, digests = [], dict[int, str]()
     for run in runs:
+        row = _stored(study, run, options)
+        if row is not None:
+            own = digests.setdefault(id(run.condition), recipe_digest(run_recipe(run, options)))
+            if row.recipe != own:
+                problems.append(f"{run.name} was run with another recipe ({row.recipe}, not {own}): remove its row")
+            continue
         folder = RunFolder(options.runs / run.name)
         if folder.state() not in ("finished", "unfinished"):
             continue

@@ -40,7 +40,7 @@ def plot_study(study: Study, rows: Sequence[StudyRow], folder: Path) -> list[str
 def is_grid(study: Study) -> bool:
     """Whether every condition varies one or two numbers, so that its results are curves; not beside printed numbers."""
     return not study.paper and all(
-        1 <= len(condition.overrides) <= 2 and all(isinstance(value, Real) for value in condition.overrides.values())
+        1 <= len(condition.varied) <= 2 and all(isinstance(value, Real) for value in condition.varied.values())
         for condition in study.conditions
     )
 
@@ -52,10 +52,10 @@ def plot_curves(study: Study, rows: Sequence[StudyRow], path: Path) -> None:
     shown = [row for row in rows if row.metric == study.plotted and row.mean is not None]
     panels: dict[tuple[str, str, str], dict[str, list[tuple[float, float, float]]]] = {}
     for condition in study.conditions:
-        x, *_ = condition.overrides
+        x, *_ = condition.varied
         panels.setdefault((condition.benchmark, condition.method, x), {})
     for row in shown:
-        (x, value), *second = row.condition.overrides.items()
+        (x, value), *second = row.condition.varied.items()
         line = f"{second[0][0].removeprefix(MIX_PREFIX)} {second[0][1]}" if second else ""
         points = panels[(row.condition.benchmark, row.condition.method, x)].setdefault(line, [])
         points.append((float(value), row.mean or 0.0, row.std or 0.0))

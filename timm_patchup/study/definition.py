@@ -15,6 +15,7 @@ from ..errors import UserError, nearest
 from ..recipe.compose import recipes_dir
 from ..recipe.schema import MIX_PREFIX
 from ..system.checked import Kinds, check_keys, read_yaml
+from .statistics import pairs_needed
 
 Measure = Literal["training", "timing"]
 # Metrics of trainings and of evaluation suites, with their units.
@@ -25,6 +26,8 @@ METRICS = {
     "top5_error": "%",
     "test_nll": "nats",
     "time_ratio": "x",
+    "ece": "%",
+    "brier": "score",
     "affine_error": "%",
     "robust_accuracy": "%",
     "fgsm_accuracy": "%",
@@ -33,20 +36,21 @@ METRICS = {
     "activation": "magnitude",
     "rho": "radians",
 }
+HIGHER_IS_BETTER = {"robust_accuracy", "fgsm_accuracy"}
 # Those of a run itself; the others are measured by suites.
 _METRICS_OF: dict[Measure, tuple[str, ...]] = {
     "training": ("test_error", "median_error", "val_error", "top5_error", "test_nll"),
     "timing": ("time_ratio",),
 }
 _KEY_TYPES: dict[str, Kinds] = {
-    **dict.fromkeys(("title", "shows", "note", "measure"), str),
-    **dict.fromkeys(("metrics", "paper", "evaluation", "groups"), list),
-    "seeds": int,
-    "paper_ratio": dict,
+    **dict.fromkeys(("title", "shows", "note", "measure", "reference"), str),
+    **dict.fromkeys(("metrics", "paper", "evaluation", "groups", "comparisons"), list),
+    **dict.fromkeys(("seeds", "first_seed"), int),
+    **dict.fromkeys(("paper_ratio", "overrides"), dict),
 }
 _KEYS = set(_KEY_TYPES)
-_LISTS_OF_NAMES = {"metrics", "paper", "benchmarks", "methods"}
-_GROUP_KEYS = {"benchmarks", "methods", "cases", "grid"}
+_LISTS_OF_NAMES = {"metrics", "paper", "benchmarks", "methods", "comparisons"}
+_GROUP_KEYS = {"benchmarks", "methods", "cases", "grid", "seeds"}
 _EVALUATION_KEYS = {"suite", "metric", "values"}
 
 
@@ -58,13 +62,22 @@ class Condition:
         benchmark: a name in ``recipes/benchmarks``.
         method: a name in ``recipes/methods``.
         setting: name of the overrides, as in the paper's numbers; may be empty.
-        overrides: keys that differ from the recipe.
+        varied: keys that the setting changes.
+        overrides: all keys that differ from the recipe: those, and the study's.
+        seeds: its number of seeds if its group sets one, else None for the study's.
     """
 
     benchmark: str
     method: str
     setting: str
+    varied: Mapping[str, Any]
     overrides: Mapping[str, Any]
+    seeds: int | None = None
+
+    @property
+    def label(self) -> str:
+        """Its name among the rows of one benchmark: the method, and the setting if there is one."""
+        return f"{self.method} {self.setting}".strip()
 
     @property
     def recipe(self) -> str:
@@ -94,12 +107,14 @@ class Evaluation:
         metric: one of ``METRICS``.
         values: names of its values.
         lines: what the values are, if the figure has a line per method over them, as the paper's has; else empty.
+        limit: number of test images, None for all.
     """
 
     suite: str
     metric: str
     values: tuple[str, ...]
     lines: str = ""
+    limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +126,10 @@ class Study:
         title: one line for the head of the tables.
         shows: which tables and figures of the paper the study makes again; empty if none.
         note: what a reader of the tables must know; may be empty.
-        seeds: default number of seeds.
+        seeds: default number of seeds, and the number that the comparisons were declared with.
+        first_seed: the first of them; the others follow.
+        reference: label of the condition that the others are compared with, in each benchmark; None for none.
+        comparisons: labels of the conditions whose difference from the reference is tested on the first metric.
         metrics: metrics of the training in the tables; the first one is plotted unless there is an evaluation.
         paper: labels of the paper's tables to compare with; the first one that has a number is used.
         paper_ratio: metric and method, if our ratio is compared with the paper's metric relative to that method.
@@ -125,6 +143,9 @@ class Study:
     shows: str
     note: str
     seeds: int
+    first_seed: int
+    reference: str | None
+    comparisons: tuple[str, ...]
     metrics: tuple[str, ...]
     paper: tuple[str, ...]
     paper_ratio: tuple[str, str] | None
@@ -139,8 +160,17 @@ class Study:
 
     def runs(self, seeds: int | None = None) -> list[Run]:
         """Return all runs, seed by seed, so that an unfinished study has results in every row."""
-        count = self.seeds if seeds is None else seeds
-        return [Run(condition, seed) for seed in range(count) for condition in self.conditions]
+        count = max(self.seeds_of(condition, seeds) for condition in self.conditions)
+        return [
+            Run(condition, self.first_seed + number)
+            for number in range(count)
+            for condition in self.conditions
+            if number < self.seeds_of(condition, seeds)
+        ]
+
+    def seeds_of(self, condition: Condition, seeds: int | None = None) -> int:
+        """Return the number of seeds of a condition: of its group, or else those given or the study's."""
+        return condition.seeds or seeds or self.seeds
 
 
 def list_studies() -> list[str]:
@@ -187,17 +217,19 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
         problems += [f"{name}: unknown key {key!r} in a group{nearest(key, _GROUP_KEYS)}" for key in unknown]
         problems += [f"{name}: a group needs {key}" for key in ("benchmarks", "methods") if not group.get(key)]
     for part in parts:
-        if set(part) - {"lines"} != _EVALUATION_KEYS or not isinstance(part["values"], list):
+        if set(part) - {"lines", "limit"} != _EVALUATION_KEYS or not isinstance(part["values"], list):
             problems.append(f"{name}: an evaluation needs a suite, a metric and a list of values, got {part}")
     if not groups or not values.get("title"):
         problems.append(f"{name}: a study needs a title and groups")
     if problems:
         raise UserError(problems)
     evaluation = [
-        Evaluation(part["suite"], part["metric"], tuple(map(str, part["values"])), part.get("lines") or "")
+        Evaluation(
+            part["suite"], part["metric"], tuple(map(str, part["values"])), part.get("lines") or "", part.get("limit")
+        )
         for part in parts
     ]
-    conditions = [condition for group in groups for condition in _expand(group)]
+    conditions = [condition for group in groups for condition in _expand(group, values.get("overrides") or {})]
     ratio = values.get("paper_ratio")
     study = Study(
         name=name,
@@ -205,6 +237,9 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
         shows=values.get("shows") or "",
         note=values.get("note") or "",
         seeds=values.get("seeds") or 5,
+        first_seed=values.get("first_seed") or 0,
+        reference=values.get("reference"),
+        comparisons=tuple(values.get("comparisons") or []),
         metrics=tuple(metrics),
         paper=tuple(values.get("paper") or []),
         paper_ratio=(ratio["metric"], ratio["method"]) if ratio else None,
@@ -218,7 +253,30 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
     twice = sorted({run for run in names if names.count(run) > 1})
     if twice:
         raise UserError([f"{name}: {run} is defined twice" for run in twice])
+    _check_comparisons(study)
     return study
+
+
+def _check_comparisons(study: Study) -> None:
+    """Raise UserError if a study compares conditions that it does not have, or cannot decide with its seeds."""
+    labels = [condition.label for condition in study.conditions]
+    named = [name for name in (study.reference, *study.comparisons) if name is not None]
+    problems = [
+        f"{study.name}: no row is called {name!r}{nearest(name, labels)}" for name in named if name not in labels
+    ]
+    if study.comparisons and study.reference is None:
+        problems.append(f"{study.name}: comparisons need a reference, the row that the others are compared with")
+    if study.reference in study.comparisons:
+        problems.append(f"{study.name}: {study.reference} cannot be compared with itself")
+    needed = pairs_needed(len(study.comparisons))
+    few = [c for c in study.conditions if c.label in named and study.seeds_of(c) < needed]
+    if study.comparisons and few:
+        problems.append(
+            f"{study.name}: {len(study.comparisons)} comparisons need {needed} seeds to be decided, {few[0].label} has "
+            f"{study.seeds_of(few[0])}: leave out comparisons to show intervals only"
+        )
+    if problems:
+        raise UserError(problems)
 
 
 def _check_types(name: str, values: Mapping[str, Any]) -> None:
@@ -232,30 +290,37 @@ def _check_types(name: str, values: Mapping[str, Any]) -> None:
                 raise UserError(f"{where}: {key} must be a list of names, got {given[key]!r}")
 
     check(values, _KEY_TYPES, name)
-    if values.get("seeds") is not None and values["seeds"] < 1:
-        raise UserError(f"{name}: seeds must be at least 1, got {values['seeds']}")
+    for key, low in {"seeds": 1, "first_seed": 0}.items():
+        if values.get(key) is not None and values[key] < low:
+            raise UserError(f"{name}: {key} must be at least {low}, got {values[key]}")
     if values.get("measure") not in (None, *get_args(Measure)):
         raise UserError(f"{name}: measure must be one of {', '.join(get_args(Measure))}, got {values['measure']!r}")
     if values.get("metrics") == []:
         raise UserError(f"{name}: metrics is empty: give at least one of {', '.join(METRICS)}")
     for group in values.get("groups") or []:
-        check(group, {"benchmarks": list, "methods": list, "cases": dict, "grid": dict}, f"{name}: a group")
+        kinds = {"benchmarks": list, "methods": list, "cases": dict, "grid": dict, "seeds": int}
+        check(group, kinds, f"{name}: a group")
+        if group.get("seeds") is not None and group["seeds"] < 1:
+            raise UserError(f"{name}: seeds of a group must be at least 1, got {group['seeds']}")
         for case, overrides in (group.get("cases") or {}).items():
             check({} if overrides is None else overrides, {}, f"{name}: case {case}")
         check(group.get("grid") or {}, dict.fromkeys(group.get("grid") or {}, list), f"{name}: grid")
     for part in values.get("evaluation") or []:
-        check(part, {"suite": str, "metric": str, "lines": str}, f"{name}: evaluation")
+        check(part, {"suite": str, "metric": str, "lines": str, "limit": int}, f"{name}: evaluation")
+        if part.get("limit") is not None and part["limit"] < 1:
+            raise UserError(f"{name}: evaluation: limit must be at least 1, got {part['limit']}")
     if values.get("paper_ratio"):
         check_keys(values["paper_ratio"], {"metric": str, "method": str}, where=f"{name}: paper_ratio")
 
 
-def _expand(group: Mapping[str, Any]) -> list[Condition]:
+def _expand(group: Mapping[str, Any], shared: Mapping[str, Any]) -> list[Condition]:
+    """Return the conditions of a group; ``shared`` are keys that differ from the recipe in all runs of the study."""
     settings = _settings(group)
     return [
-        Condition(benchmark, method, setting, overrides)
+        Condition(benchmark, method, setting, own, {**shared, **own}, group.get("seeds"))
         for benchmark in group["benchmarks"]
         for method in group["methods"]
-        for setting, overrides in settings.items()
+        for setting, own in settings.items()
     ]
 
 

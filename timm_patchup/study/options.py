@@ -11,6 +11,7 @@ from ..evaluation.suites import option_values
 from ..recipe import Recipe, load_recipe
 from ..training.infer import name_after_folder
 from .definition import Run
+from .seeds import SeedRows
 
 EPS_SPACE = "normalised"
 
@@ -27,6 +28,7 @@ class StudyOptions:
         overrides: keys of a recipe that the user gave for all runs.
         corrupted: dataset of corrupted test images, None to generate them.
         eps_space: space of FGSM's eps; normalised in studies, as in the authors' code.
+        finished: rows of finished runs whose folders may be gone.
     """
 
     folder: Path
@@ -36,6 +38,7 @@ class StudyOptions:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     corrupted: str | None = None
     eps_space: str = EPS_SPACE
+    finished: SeedRows = field(default_factory=dict)
 
     @property
     def of_suites(self) -> dict[str, Any]:

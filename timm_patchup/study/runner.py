@@ -50,6 +50,7 @@ class _Child:
     started: float
     process: subprocess.Popen[bytes]
     position: int = 0
+    cpu_seconds: float = 0.0
 
 
 class Runner:
@@ -58,10 +59,10 @@ class Runner:
     Args:
         jobs: number of jobs at a time, at least 1.
         devices: GPUs for ``CUDA_VISIBLE_DEVICES``, one per job in turn; empty to leave the variable alone.
-        ended: called with each ended job, its exit code and its seconds.
+        ended: called with each ended job, its exit code, its seconds and its seconds of CPU time.
     """
 
-    def __init__(self, jobs: int, devices: Sequence[str], ended: Callable[[Job, int, float], None]) -> None:
+    def __init__(self, jobs: int, devices: Sequence[str], ended: Callable[[Job, int, float, float], None]) -> None:
         self.jobs, self.devices, self.ended = jobs, list(devices), ended
         self._signals: list[int] = []
         self._announced: set[str] = set()
@@ -131,9 +132,12 @@ class Runner:
 
     def _has_ended(self, child: _Child, outcome: Outcome) -> bool:
         """Return whether a job has ended; start its next command if there is one."""
+        before = os.times()
         code = child.process.poll()
         if code is None:
             return False
+        after = os.times()  # the time of children counts once they have ended
+        child.cpu_seconds += after.children_user - before.children_user + after.children_system - before.children_system
         if code == 0 and child.position + 1 < len(child.job.commands) and not self._signals:
             child.position += 1
             child.process = self._open(child.job, child.position, child.slot)
@@ -145,7 +149,7 @@ class Runner:
             return True  # stopped, not failed
         if code:
             outcome.failed.append(child.job.name)
-        self.ended(child.job, code, time.monotonic() - child.started)
+        self.ended(child.job, code, time.monotonic() - child.started, child.cpu_seconds)
         return True
 
     @contextmanager

@@ -11,7 +11,7 @@ from .collect import StudyRow
 from .definition import Study
 from .paper import PAPER, paper_tables
 
-_DIGITS = {"%": 2, "sum of %": 1, "nats": 3, "x": 2, "magnitude": 4, "radians": 4}
+_DIGITS = {"%": 2, "sum of %": 1, "nats": 3, "x": 2, "magnitude": 4, "radians": 4, "score": 3}
 _PLACE = ("benchmark", "method", "setting")
 _COLUMNS = (
     "benchmark",
