@@ -13,9 +13,10 @@ from timm_patchup.recipe import load_recipe
 from timm_patchup.runs.folder import RunFolder
 from timm_patchup.study import load_study
 from timm_patchup.study.collect import StudyRow, check_finished, collect, is_done
+from timm_patchup.study.numbers import number
 from timm_patchup.study.options import StudyOptions
 from timm_patchup.study.paper import PaperNumber
-from timm_patchup.study.tables import comma_separated, markdown, number, plot
+from timm_patchup.study.tables import markdown, plot, results_csv
 from timm_patchup.training.infer import resolve
 
 
@@ -27,7 +28,7 @@ def test_mean_deviation_and_difference_by_hand(tmp_path: Path) -> None:
         finish(tmp_path, run, options, error=error, loss=0.5, val=error + 1)
     random_layer = next(run for run in runs if run.condition.setting == "random layer")
     finish(tmp_path, random_layer, options, error=16.0)
-    rows = {(row.setting, row.metric): row for row in collect(study, 3, options)}
+    rows = {(row.setting, row.metric): row for row in collect(study, study.runs(3), options)}
     first = rows[("layer 1", "test_error")]
     assert first.values == (17.0, 18.0, 22.0)
     assert first.mean == pytest.approx(19.0)
@@ -43,10 +44,10 @@ def test_mean_deviation_and_difference_by_hand(tmp_path: Path) -> None:
     text = " ".join(markdown(study, list(rows.values()), command="c", failed=["sites-x"]).split())
     assert "4 of 15 runs are done" in text
     assert "| 1 of 3, partial | 16.00" in text
-    assert "19.00 ± 2.65 | 17.86 ± 0.16 | +1.14" in text
+    assert "19.00 [12.43, 25.57] | 17.86 ± 0.16 | +1.14" in text, "4.303 x 2.65 / sqrt(3)"
     assert "- sites-x: see logs/sites-x.log" in text
     assert str(tmp_path) not in text
-    table = list(csv.DictReader(comma_separated(list(rows.values())).splitlines()))
+    table = list(csv.DictReader(results_csv(list(rows.values())).splitlines()))
     assert len(table) == 15
     assert float(table[1]["difference"]) == pytest.approx(1.14)
     assert (table[4]["mean"], table[4]["paper_mean"], table[4]["paper_table"]) == ("", "21.42", "tab:layer_study_k")
@@ -56,13 +57,13 @@ def test_without_numbers_of_the_paper_all_metrics_are_in_one_line(tmp_path: Path
     study, options = load_study("fashion_mini"), StudyOptions(tmp_path)
     for run, error in zip([run for run in study.runs(3) if run.condition.method == "cutmix"], (12.0, 13.0, 14.0)):
         finish(tmp_path, run, options, error=error, loss=error / 10)
-    text = markdown(study, collect(study, 3, options), command="c", failed=[])
+    text = markdown(study, collect(study, study.runs(3), options), command="c", failed=[])
     assert "paper" not in text
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
     assert lines[0] == ["benchmark", "method", "seeds", "test_error, %", "test_nll, nats"]
     assert len(lines) == 2 + 10
     assert lines[2] == ["fashion_mini", "none", "0 of 3, partial", "-", "-"]
-    assert lines[5] == ["fashion_mini", "cutmix", "3", "13.00 ± 1.00", "1.300 ± 0.100"]
+    assert lines[5] == ["fashion_mini", "cutmix", "3", "13.00 [10.52, 15.48]", "1.300 [1.052, 1.548]"]
 
 
 def test_values_of_an_evaluation(tmp_path: Path) -> None:
@@ -83,7 +84,7 @@ def test_values_of_an_evaluation(tmp_path: Path) -> None:
     assert not is_done(study, run, options), "measured when a scale of 0.6 enlarged the image"
     write(entry)
     assert is_done(study, run, options)
-    rows = {row.setting: row for row in collect(study, 1, options) if row.condition == run.condition}
+    rows = {row.setting: row for row in collect(study, study.runs(1), options) if row.condition == run.condition}
     assert rows["rotate +-20"].difference == pytest.approx(36.45 - 37.45)
     assert rows["scale 0.6"].values == ()
     assert rows[""].metric == "test_error"
@@ -119,7 +120,7 @@ def test_numbers_of_another_source_are_shown_as_its_own(tmp_path: Path) -> None:
     results = folder.results()
     median = {"epochs": [799, 800], "error": 22.0, "top1": 78.0, "top5": 94.0, "loss": 0.9}
     folder.write_results(results | {"median": median})
-    rows = collect(study, 1, options)
+    rows = collect(study, study.runs(1), options)
     (own,) = [row for row in rows if row.values and row.metric == "median_error"]
     assert (own.mean, own.difference) == (22.0, pytest.approx(22.0 - (100 - 78.17)))
     (last,) = [row for row in rows if row.values and row.metric == "test_error"]
@@ -130,14 +131,14 @@ def test_numbers_of_another_source_are_shown_as_its_own(tmp_path: Path) -> None:
     assert "OpenMixup: openmixup:cifar100 (https://github.com/Westlake-AI/openmixup/" in text
     assert "paper" not in text.casefold()
     folder.write_results(results | {"median": {"error": 22.0}})
-    assert not [row for row in collect(study, 1, options) if row.values], "a damaged file is left out"
+    assert not [row for row in collect(study, study.runs(1), options) if row.values], "a damaged file is left out"
 
 
 def test_top5_is_an_error(tmp_path: Path) -> None:
     study, options = load_study("imagenet"), StudyOptions(tmp_path)
     run = next(run for run in study.runs() if run.condition.method == "hard_patchup")
     finish(tmp_path, run, options, error=21.0)
-    rows = [row for row in collect(study, 1, options) if row.condition.method == "hard_patchup"]
+    rows = [row for row in collect(study, study.runs(1), options) if row.condition.method == "hard_patchup"]
     assert [row.difference for row in rows] == pytest.approx([21.0 - 20.75, 10.0 - 5.29])
 
 
@@ -145,32 +146,38 @@ def test_runs_with_other_flags_are_refused(tmp_path: Path) -> None:
     study = load_study("fashion_mini")
     run = study.runs(1)[0]
     finish(tmp_path, run, StudyOptions(tmp_path, limit=100), error=1.0)
-    check_finished([run], StudyOptions(tmp_path, limit=100))
+    check_finished(study, [run], StudyOptions(tmp_path, limit=100))
     with pytest.raises(UserError, match="was run with limit 100, got None"):
-        check_finished([run], StudyOptions(tmp_path))
+        check_finished(study, [run], StudyOptions(tmp_path))
 
 
 def test_runs_on_images_of_other_classes_can_be_resumed(tmp_path: Path) -> None:
     """Such a run records the name of its folder as its dataset."""
-    run = load_study("fashion_mini").runs(1)[0]
+    study = load_study("fashion_mini")
+    run = study.runs(1)[0]
     for folder in ("photos", "other"):
         (tmp_path / folder).mkdir()
     own = {"data_dir": tmp_path / "photos", "overrides": {"num_classes": 3}}
     recorded = resolve(load_recipe(run.condition.recipe, {"num_classes": 3}), tmp_path / "photos").recipe
     RunFolder(tmp_path / "runs" / run.name).begin(recorded, run.name)
-    check_finished([run], StudyOptions(tmp_path, **own))
+    check_finished(study, [run], StudyOptions(tmp_path, **own))
     with pytest.raises(UserError, match="was run with dataset 'photos', got 'other'"):
-        check_finished([run], StudyOptions(tmp_path, **{**own, "data_dir": tmp_path / "other"}))
+        check_finished(study, [run], StudyOptions(tmp_path, **{**own, "data_dir": tmp_path / "other"}))
 
 
 def test_numbers_as_text() -> None:
     assert [number(None, None, 2), number(1.0, None, 2), number(1.234, 0.1, 2)] == ["-", "1.00", "1.23 ± 0.10"]
+    assert number(-0.5, (-1.04, 0.04), 1, signed=True) == "-0.5 [-1.0, +0.0]"
     assert [number(-1e-16, None, 4), number(-0.006, None, 2)] == ["0.0000", "-0.01"], "rho of Manifold Mixup is 0"
 
 
 def test_figures_with_and_without_values(tmp_path: Path) -> None:
     study = load_study("loss_terms")
     condition = study.conditions[0]
-    plot(study, [StudyRow(condition, "", "val_error", (), 5, None)], tmp_path / "a.png")
-    plot(study, [StudyRow(condition, "", "val_error", (1.0, 2.0), 2, PaperNumber(1.0, 0.2, "t"))], tmp_path / "b.png")
+    plot(study, [StudyRow(condition, "", "val_error", {}, 5, None)], tmp_path / "a.png")
+    plot(
+        study,
+        [StudyRow(condition, "", "val_error", {0: 1.0, 1: 2.0}, 2, PaperNumber(1.0, 0.2, "t"))],
+        tmp_path / "b.png",
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.png"]

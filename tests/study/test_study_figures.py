@@ -19,9 +19,9 @@ def test_grids_are_plotted_as_curves(tmp_path: Path) -> None:
     grids = {name for name in COUNTS if is_grid(load_study(name))}
     assert grids == {"alpha", "gamma_block"}
     study, options = load_study("gamma_block"), StudyOptions(tmp_path)
-    rows = [replace(row, values=(5.0, 6.0)) for row in collect(study, 3, options)]
+    rows = [replace(row, by_seed={0: 5.0, 1: 6.0}) for row in collect(study, study.runs(3), options)]
     plot_curves(study, rows[:-1], tmp_path / "a.png")
-    plot_curves(study, collect(study, 3, options), tmp_path / "empty.png")
+    plot_curves(study, collect(study, study.runs(3), options), tmp_path / "empty.png")
     assert (tmp_path / "a.png").stat().st_size > (tmp_path / "empty.png").stat().st_size > 1000
 
 
@@ -37,7 +37,7 @@ def test_what_the_paper_plots_as_lines_has_a_line_per_method(
     name: str, files: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study, options = load_study(name), StudyOptions(tmp_path)
-    rows = [replace(row, values=(5.0, 6.0)) for row in collect(study, 2, options)]
+    rows = [replace(row, by_seed={0: 5.0, 1: 6.0}) for row in collect(study, study.runs(2), options)]
     panels: dict[str, list[Axes]] = {}
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: panels.update({Path(path).name: figure.axes}))
     monkeypatch.setattr(curves, "replacing", nullcontext)
@@ -59,15 +59,15 @@ def test_what_the_paper_plots_as_lines_has_a_line_per_method(
 
 def test_a_study_that_has_just_begun_is_plotted(tmp_path: Path) -> None:
     study, options = load_study("fgsm"), StudyOptions(tmp_path)
-    rows = collect(study, 1, options)
+    rows = collect(study, study.runs(1), options)
     assert plot_study(study, rows, tmp_path) == ["results.png"]
     empty = (tmp_path / "results.png").stat().st_size
-    plot_study(study, [*rows[:-1], replace(rows[-1], values=(50.0,))], tmp_path)
+    plot_study(study, [*rows[:-1], replace(rows[-1], by_seed={0: 50.0})], tmp_path)
     assert (tmp_path / "results.png").stat().st_size > empty > 1000
 
 
 @pytest.mark.parametrize("name", ["fgsm", "loss_terms", "alpha"])
 def test_a_title_is_no_formula(name: str, tmp_path: Path) -> None:
     study = replace(load_study(name), title="costs $5^$6")
-    plot_study(study, collect(study, 1, StudyOptions(tmp_path)), tmp_path)
+    plot_study(study, collect(study, study.runs(1), StudyOptions(tmp_path)), tmp_path)
     assert (tmp_path / "results.png").is_file()

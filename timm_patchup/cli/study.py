@@ -5,20 +5,20 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from ..data.source import HUB_PREFIX
 from ..errors import UserError, nearest
 from ..runs.folder import RunFolder
 from ..study.collect import StudyRow, check_finished, collect, damaged_runs, is_done, seed_rows
+from ..study.comparisons import comparisons, comparisons_csv
 from ..study.curves import plot_study
 from ..study.definition import Run, Study, list_studies, load_study
 from ..study.options import EPS_SPACE, StudyOptions, run_recipe
 from ..study.paper import check_tables
 from ..study.runner import Job, Runner, last_line
-from ..study.seeds import current_commit, key_of, read_seeds, write_seeds
-from ..study.tables import comma_separated, markdown, table
+from ..study.seeds import read_seeds, write_seeds
+from ..study.tables import markdown, results_csv, table
 from ..system.files import make_folder, write_whole
 from ..system.locks import LOCK, locked
 from ..system.threads import share_of_cores
@@ -54,7 +54,7 @@ def make_parser() -> Parser:
     chosen = parser.add_argument_group("study")
     chosen.add_argument("--study", metavar="NAME|FILE", help="a name from --list-studies or a YAML file")
     chosen.add_argument("--list-studies", action="store_true", help="list all studies and exit")
-    chosen.add_argument("--seeds", type=int, metavar="N", help="number of seeds, from 0 (default: the study's)")
+    chosen.add_argument("--seeds", type=int, metavar="N", help="number of seeds (default: the study's)")
     data = parser.add_argument_group("data")
     data.add_argument("--limit", type=int, metavar="N", help="use N samples per split, for a quick trial run")
     data.add_argument("--data-dir", metavar="DIR", help="local data, or a folder with one subfolder per dataset")
@@ -199,17 +199,19 @@ def _run(
     path = Path(given.seeds_from or options.folder / SEEDS)
     known = read_seeds(path) if path.is_file() else {}
     new = {run.name for run in runs if RunFolder(options.runs / run.name).state() == "new"}
-    by_name, commit = {run.name: run for run in runs}, current_commit()
+    made: dict[str, float | None] = {}  # CPU minutes of what ends here; what was resumed took longer
     command = _shown_command(given, options, extra)
     print(f"{study.name}: {len(runs)} runs, {done} already done; in {options.folder}/", flush=True)
 
     def write() -> list[StudyRow]:
         nonlocal known
         rows = collect(study, runs, options)
-        known = seed_rows(study, runs, options, known)
+        known = seed_rows(study, runs, options, known, made)
         write_seeds(path, known.values())
         write_whole(options.folder / "results.md", markdown(study, rows, command=command, failed=failed))
-        write_whole(options.folder / "results.csv", comma_separated(rows))
+        write_whole(options.folder / "results.csv", results_csv(rows))
+        if study.reference is not None:
+            write_whole(options.folder / "comparisons.csv", comparisons_csv(comparisons(study, rows)))
         return rows
 
     def ended(job: Job, code: int, seconds: float, cpu_seconds: float) -> None:
@@ -220,10 +222,7 @@ def _run(
         else:
             done += 1
             print(f"[{done}/{len(runs)}] {job.name}, {seconds / 60:.1f} min", flush=True)
-            write()
-            key = key_of(by_name[job.name])
-            minutes = cpu_seconds / 60 if job.name in new else None  # what was resumed took longer
-            known[key] = replace(known[key], commit=commit, cpu_minutes=minutes)
+            made[job.name] = cpu_seconds / 60 if job.name in new else None
         write()
 
     stopped = 0
@@ -234,7 +233,10 @@ def _run(
     damaged = damaged_runs(runs, options)
     print_errors(COMMAND, damaged, 1)
     print("\n" + "\n".join(table(rows)))
-    print(f"\n{options.folder}/: {', '.join(('results.md', 'results.csv', SEEDS, *figures))}")
+    files = [
+        file for file in ("results.md", "results.csv", "comparisons.csv", SEEDS) if (options.folder / file).is_file()
+    ]
+    print(f"\n{options.folder}/: {', '.join((*files, *figures))}")
     if study.evaluation:
         print(f"{options.reports}/: the evaluation of each run")
     if stopped:

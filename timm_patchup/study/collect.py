@@ -1,11 +1,11 @@
-"""Collect finished runs into rows: mean and interval over seeds, the paper's number, differences from the reference.
+"""Collect finished runs into rows: the values of all seeds, their mean and interval, the paper's number.
 
 Only files are read here; nothing is run.
 """
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import NoneType
 from typing import Any
 
@@ -13,11 +13,11 @@ from ..errors import UserError
 from ..evaluation.suites import SUITES
 from ..runs.folder import RunFolder, parse_summary
 from ..system.checked import check_keys, read_json
-from .definition import HIGHER_IS_BETTER, METRICS, Condition, Run, Study
+from .definition import METRICS, Condition, Run, Study
 from .options import StudyOptions, run_recipe
 from .paper import PaperNumber, paper_number
-from .seeds import SeedRow, SeedRows, data_seed, key_of, recipe_digest
-from .statistics import Difference, compare, holm, mean_interval
+from .seeds import SeedRow, SeedRows, current_commit, data_seed, key_of, recipe_digest
+from .statistics import mean_interval
 
 Cell = tuple[str, str]  # a metric and its setting
 
@@ -65,9 +65,9 @@ class StudyRow:
         return mean_interval(self.values)
 
     @property
-    def half_width(self) -> float | None:
-        """Half the width of the interval: mean ± this is the interval."""
-        return None if self.interval is None else (self.interval[1] - self.interval[0]) / 2
+    def half_width(self) -> float:
+        """Half the width of the interval, for error bars; 0 if there is none."""
+        return 0.0 if self.interval is None else (self.interval[1] - self.interval[0]) / 2
 
     @property
     def difference(self) -> float | None:
@@ -77,24 +77,6 @@ class StudyRow:
     @property
     def partial(self) -> bool:
         return len(self.values) < self.planned
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The reference of a study against another row of its benchmark, on the seeds that both have.
-
-    Attributes:
-        reference: a row of the reference.
-        other: the same metric of another condition.
-        difference: reference minus other.
-        corrected: the p of its test, corrected for all comparisons of the study; None if the study did not declare it,
-            or not all of them have the seeds that it declared.
-    """
-
-    reference: StudyRow
-    other: StudyRow
-    difference: Difference
-    corrected: float | None = None
 
 
 def collect(study: Study, runs: Sequence[Run], options: StudyOptions) -> list[StudyRow]:
@@ -109,39 +91,6 @@ def collect(study: Study, runs: Sequence[Run], options: StudyOptions) -> list[St
             paper = paper_number(study, condition, setting, metric)
             rows.append(StudyRow(condition, setting, metric, by_seed, len(of_condition), paper))
     return rows
-
-
-def comparisons(study: Study, rows: Sequence[StudyRow]) -> list[Comparison]:
-    """Return the reference against each other row with the same benchmark and metric.
-
-    The comparisons that the study declares are tested on its first metric, all together, once every row has the seeds
-    that were declared.
-    """
-    found = []
-    for reference in (row for row in rows if row.condition.label == study.reference):
-        for other in rows:
-            if _cell(other) == _cell(reference) and other is not reference:
-                seeds = [seed for seed in reference.by_seed if seed in other.by_seed]
-                if seeds:
-                    own, its = ([row.by_seed[seed] for seed in seeds] for row in (reference, other))
-                    lower = reference.metric not in HIGHER_IS_BETTER
-                    found.append(Comparison(reference, other, compare(own, its, lower_is_better=lower)))
-    declared = [
-        one for one in found if one.other.metric == study.metrics[0] and one.other.condition.label in study.comparisons
-    ]
-    benchmarks = {condition.benchmark for condition in study.conditions if condition.label == study.reference}
-    if len(declared) < len(study.comparisons) * len(benchmarks):
-        return found
-    if any(one.difference.pairs < study.seeds for one in declared):
-        return found
-    corrected = dict(zip(map(id, declared), holm([one.difference.p for one in declared])))
-    return [replace(one, corrected=corrected.get(id(one))) for one in found]
-
-
-def _cell(row: StudyRow) -> tuple[str, str, str]:
-    """Return what two rows must share to be compared: benchmark, metric and the value of an evaluation."""
-    of_condition = row.setting == row.condition.setting
-    return row.condition.benchmark, row.metric, "" if of_condition else row.setting
 
 
 def cells(study: Study, condition: Condition) -> list[Cell]:
@@ -222,21 +171,27 @@ def is_done(study: Study, run: Run, options: StudyOptions) -> bool:
     )
 
 
-def seed_rows(study: Study, runs: Sequence[Run], options: StudyOptions, known: SeedRows) -> SeedRows:
-    """Return a row per finished run, next to those of other runs in ``known``, which has what the folders do not."""
-    rows = dict(known)
+def seed_rows(
+    study: Study, runs: Sequence[Run], options: StudyOptions, known: SeedRows, made: Mapping[str, float | None]
+) -> SeedRows:
+    """Return a row per finished run, next to those of other runs in ``known``, which has what the folders do not.
+
+    Args:
+        made: CPU minutes of the runs that were finished by the code of now, by name; None if unknown.
+    """
+    rows, commit = dict(known), current_commit()
     for run in runs:
         found = measured(study, run, options)
         if found and _stored(study, run, options) is None:
-            recipe, before = run_recipe(run, options), known.get(key_of(run))
-            *place, seed = key_of(run)
+            recipe, before, place = run_recipe(run, options), known.get(key_of(run)), key_of(run)
+            by_us = run.name in made
             rows[key_of(run)] = SeedRow(
-                place=(place[0], place[1], place[2]),
-                seed=seed,
+                place=place[:3],
+                seed=run.seed,
                 data_seed=data_seed(recipe),
                 recipe=recipe_digest(recipe),
-                commit="" if before is None else before.commit,
-                cpu_minutes=None if before is None else before.cpu_minutes,
+                commit=commit if by_us else before.commit if before else "",
+                cpu_minutes=made[run.name] if by_us else before.cpu_minutes if before else None,
                 values={_column(cell, run): value for cell, value in found.items()},
             )
     return rows

@@ -1,7 +1,7 @@
 """Figures of a study with lines, as the paper's: its hyper-parameters (figure 12), FGSM and corruptions (4, 5, 13, 15).
 
 A study that varies one or two settings has curves over the first, one per value of the second. An evaluation that names
-its ``lines`` has one per method over its values. The standard deviation over seeds is a band or a bar.
+its ``lines`` has one per method over its values. The 95% interval of a mean over seeds is a band or a bar.
 """
 
 import re
@@ -58,13 +58,13 @@ def plot_curves(study: Study, rows: Sequence[StudyRow], path: Path) -> None:
         (x, value), *second = row.condition.varied.items()
         line = f"{second[0][0].removeprefix(MIX_PREFIX)} {second[0][1]}" if second else ""
         points = panels[(row.condition.benchmark, row.condition.method, x)].setdefault(line, [])
-        points.append((float(value), row.mean or 0.0, row.std or 0.0))
+        points.append((float(value), row.mean or 0.0, row.half_width))
     figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
     for axes, ((benchmark, method, x), lines) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items()):
         for line, points in lines.items():
-            values, means, stds = zip(*sorted(points))
+            values, means, bars = zip(*sorted(points))
             axes.plot(values, means, marker="o", markersize=4, label=line)
-            low, high = ([mean + sign * std for mean, std in zip(means, stds)] for sign in (-1, 1))
+            low, high = ([mean + sign * bar for mean, bar in zip(means, bars)] for sign in (-1, 1))
             axes.fill_between(values, low, high, alpha=0.2)
         if any(lines):
             axes.legend(fontsize=8)
@@ -96,7 +96,7 @@ def plot_lines(study: Study, part: Evaluation, rows: Sequence[StudyRow], path: P
             ]
             if points:
                 at, means = zip(*((places[row.setting], row.mean) for row in points))
-                bars = {"yerr": [row.std or 0.0 for row in points], "capsize": 2}
+                bars = {"yerr": [row.half_width for row in points], "capsize": 2}
                 plotted[method] = axes.errorbar(at, means, **bars, color=f"C{number}", marker="o", markersize=3)
         names = [value.replace("_", " ") for value in places]
         axes.set_xticks(list(places.values()), names, rotation=0 if numbers else 90, fontsize=7)

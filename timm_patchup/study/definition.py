@@ -169,8 +169,10 @@ class Study:
         ]
 
     def seeds_of(self, condition: Condition, seeds: int | None = None) -> int:
-        """Return the number of seeds of a condition: of its group, or else those given or the study's."""
-        return condition.seeds or seeds or self.seeds
+        """Return the number of seeds of a condition: its group's, but at most those given, or else the study's."""
+        if condition.seeds is not None:
+            return min(condition.seeds, seeds or condition.seeds)
+        return seeds or self.seeds
 
 
 def list_studies() -> list[str]:

@@ -11,6 +11,7 @@ import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from math import isfinite
 from pathlib import Path
 
@@ -86,9 +87,10 @@ def read_seeds(path: Path) -> SeedRows:
                 cpu_minutes=float(line["cpu_minutes"]) if line["cpu_minutes"] else None,
                 values=values,
             )
-            if (*row.place, row.seed) in rows:
+            key = (*row.place, row.seed)
+            if key in rows:
                 raise ValueError("a run is there twice")
-            rows[(*row.place, row.seed)] = row
+            rows[key] = row
     except (csv.Error, ValueError) as error:
         raise UserError(f"{path} is damaged: row {len(rows) + 1}: {one_line(error, 120)}") from None
     return rows
@@ -132,6 +134,7 @@ def data_seed(recipe: Recipe) -> int | None:
     return recipe.seed if recipe.split_by_seed else recipe.split_seed
 
 
+@cache
 def current_commit() -> str:
     """Return the commit of the code, with ``+`` if files of it have changed since; outside a checkout the version."""
     root = Path(__file__).resolve().parents[2]
@@ -143,10 +146,8 @@ def current_commit() -> str:
         return done.stdout.strip()
 
     try:
-        commit, changed = (
-            git("rev-parse", "--short=10", "HEAD"),
-            git("status", "--porcelain", "-uno", "--", "timm_patchup"),
-        )
+        commit = git("rev-parse", "--short=10", "HEAD")
+        changed = git("status", "--porcelain", "-uno", "--", "timm_patchup")
     except (OSError, subprocess.CalledProcessError):
         return __version__
     return commit + ("+" if changed else "") if re.fullmatch("[0-9a-f]+", commit) else __version__

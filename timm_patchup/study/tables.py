@@ -1,17 +1,16 @@
-"""The tables of a study as Markdown and CSV, and its figure with error bars. None of them contains a path."""
+"""The page and the CSV of a study, and its figure with error bars. None of them contains a path."""
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..system.files import replacing
 from ..system.markdown import escape
 from .collect import StudyRow
+from .comparisons import comparison_section, comparisons
 from .definition import Study
+from .numbers import DIGITS, aligned, comma_separated, number
 from .paper import PAPER, paper_tables
 
-_DIGITS = {"%": 2, "sum of %": 1, "nats": 3, "x": 2, "magnitude": 4, "radians": 4, "score": 3}
 _PLACE = ("benchmark", "method", "setting")
 _COLUMNS = (
     "benchmark",
@@ -23,6 +22,8 @@ _COLUMNS = (
     "seeds_planned",
     "mean",
     "std",
+    "low",
+    "high",
     "paper_mean",
     "paper_std",
     "paper_table",
@@ -41,11 +42,12 @@ def markdown(study: Study, rows: Sequence[StudyRow], *, command: str, failed: Se
     if done < planned:
         lines += [f"**Partial: {done} of {planned} runs are done.** Run the same command again to resume.", ""]
     lines += table(rows)
-    lines += ["", "Ours: mean ± sample standard deviation over seeds."]
+    lines += ["", "Ours: mean over seeds, with its 95% interval (Student's t)."]
     if study.paper:
         source, where = _source(rows), ", ".join(map(_address, study.paper))
         lines[-1] += f" Difference: ours - {source}."
-        lines += [f"{source[0].upper()}{source[1:]}: {where}; `-` if it has no number."]
+        lines += [f"{source[0].upper()}{source[1:]}: {where}, ± its standard deviation; `-` if it has no number."]
+    lines += comparison_section(study, comparisons(study, rows))
     if failed:
         lines += ["", "Failed runs, not in the table:", "", *(f"- {name}: see logs/{name}.log" for name in failed)]
     return "\n".join(lines) + "\n"
@@ -59,15 +61,13 @@ def table(rows: Sequence[StudyRow]) -> list[str]:
     body = _with_paper(rows) if any(row.paper for row in rows) else _side_by_side(rows)
     if not any(row.setting for row in rows):
         body = [cells[:2] + cells[3:] for cells in body]
-    widths = [max(len(cells[i]) for cells in body) for i in range(len(body[0]))]
-    lines = ["| " + " | ".join(text.ljust(width) for text, width in zip(cells, widths)) + " |" for cells in body]
-    return [lines[0], "| " + " | ".join("-" * width for width in widths) + " |", *lines[1:]]
+    return aligned(body)
 
 
 def _with_paper(rows: Sequence[StudyRow]) -> list[tuple[str, ...]]:
     lines: list[tuple[str, ...]] = [(*_PLACE, "metric", "seeds", "ours", _source(rows), "difference")]
     for row in rows:
-        digits = _DIGITS[row.unit]
+        digits = DIGITS[row.unit]
         paper = "-" if row.paper is None else number(row.paper.mean, row.paper.std, digits)
         difference = "-" if row.difference is None else f"{row.difference:+.{digits}f}"
         lines.append((*_place(row), f"{row.metric}, {row.unit}", _seeds(row), _ours(row), paper, difference))
@@ -106,28 +106,18 @@ def _seeds(row: StudyRow) -> str:
 
 
 def _ours(row: StudyRow) -> str:
-    return number(row.mean, row.std, _DIGITS[row.unit])
+    return number(row.mean, row.interval, DIGITS[row.unit])
 
 
-def number(mean: float | None, std: float | None, digits: int) -> str:
-    """Return mean ± std as text."""
-    if mean is None:
-        return "-"
-    text = f"{round(mean, digits) + 0.0:.{digits}f}"  # no -0.00
-    return text if std is None else f"{text} ± {std:.{digits}f}"
-
-
-def comma_separated(rows: Sequence[StudyRow]) -> str:
+def results_csv(rows: Sequence[StudyRow]) -> str:
     """Return the rows as CSV with all digits; a field without a number is empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    lines = []
     for row in rows:
-        ours = (len(row.values), row.planned, row.mean, row.std)
-        paper = (None, None, None) if row.paper is None else (row.paper.mean, row.paper.std, row.paper.table)
         place = (row.condition.benchmark, row.condition.method, row.setting, row.metric, row.unit)
-        writer.writerow(["" if value is None else value for value in (*place, *ours, *paper, row.difference)])
-    return text.getvalue()
+        ours = (len(row.values), row.planned, row.mean, row.std, *(row.interval or (None, None)))
+        paper = (None, None, None) if row.paper is None else (row.paper.mean, row.paper.std, row.paper.table)
+        lines.append((*place, *ours, *paper, row.difference))
+    return comma_separated(_COLUMNS, lines)
 
 
 def plot(study: Study, rows: Sequence[StudyRow], path: Path) -> None:
@@ -141,11 +131,11 @@ def plot(study: Study, rows: Sequence[StudyRow], path: Path) -> None:
     figure = Figure(figsize=(1.5 + 4.5 * len(panels), height), layout="constrained")
     for axes, panel, benchmark in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, benchmarks):
         for offset, label, colour in ((-0.12, "ours", "C0"), (0.12, _source(rows), "C1")):
-            points = [(i + offset, *_mean_std(row, label)) for i, row in enumerate(panel)]
+            points = [(i + offset, *_point(row, label)) for i, row in enumerate(panel)]
             points = [point for point in points if point[1] is not None]
             if points:
-                places, means, stds = zip(*points)
-                axes.errorbar(means, places, xerr=stds, fmt="o", capsize=3, markersize=4, color=colour, label=label)
+                places, means, bars = zip(*points)
+                axes.errorbar(means, places, xerr=bars, fmt="o", capsize=3, markersize=4, color=colour, label=label)
         if any(row.paper for row in panel):
             axes.legend(loc="best", fontsize=8)
         axes.set_yticks(range(len(panel)), [_tick(row) for row in panel], fontsize=8)
@@ -158,9 +148,10 @@ def plot(study: Study, rows: Sequence[StudyRow], path: Path) -> None:
         figure.savefig(partial, dpi=110, format="png")
 
 
-def _mean_std(row: StudyRow, whose: str) -> tuple[float | None, float]:
+def _point(row: StudyRow, whose: str) -> tuple[float | None, float]:
+    """Return a mean and the length of its error bar: the interval of ours, the standard deviation of the paper's."""
     if whose == "ours":
-        return row.mean, row.std or 0.0
+        return row.mean, row.half_width
     return (None, 0.0) if row.paper is None else (row.paper.mean, row.paper.std or 0.0)
 
 
