@@ -10,7 +10,7 @@ from ..data.source import name_of
 from ..evaluation.suites import option_values
 from ..recipe import Recipe, load_recipe
 from ..training.infer import name_after_folder
-from .definition import Run
+from .definition import Evaluation, Run
 from .seeds import SeedRows
 
 EPS_SPACE = "normalised"
@@ -56,8 +56,14 @@ class StudyOptions:
         name += "" if self.eps_space == EPS_SPACE else f"_{self.eps_space}"
         return self.folder / f"reports{name}"
 
-    def report(self, run: Run) -> Path:
-        return self.reports / run.name
+    def limit_of(self, part: Evaluation) -> int | None:
+        """The number of test images of an evaluation, None for all."""
+        return min((limit for limit in (self.limit, part.limit) if limit is not None), default=None)
+
+    def report(self, run: Run, part: Evaluation) -> Path:
+        """The folder of a run's report; a report has one number of images, so that fewer are in another one."""
+        limit = self.limit_of(part)
+        return self.reports / (run.name if limit == self.limit else f"{run.name}-{limit}_images")
 
     def data_of(self, run: Run) -> Path | None:
         """The folder of a run's data: a subfolder with the name of its dataset, or else the folder itself."""
