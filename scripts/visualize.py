@@ -39,6 +39,7 @@ from timm_patchup.core.sites import Site, resolve_sites, site_module
 from timm_patchup.data.embedded import CLASSES, fashion_mini_file
 from timm_patchup.errors import SiteError, nearest
 from timm_patchup.runs.load import load
+from timm_patchup.system.files import read_file
 
 IMAGE_SIZE = 160
 OWN = LinearSegmentedColormap.from_list("a", ["#dfeafa", "#85b1e8", "#2464c4", "#071f52"])
@@ -70,7 +71,7 @@ class SiteRow:
 
 def open_image(source: str | BytesIO) -> Image.Image:
     try:
-        return Image.open(source).convert("RGB")
+        return Image.open(source if isinstance(source, BytesIO) else BytesIO(read_file(Path(source)))).convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f"cannot read image {source}: {error}") from error
 

@@ -3,8 +3,10 @@
 import csv
 import io
 import json
+import os
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,12 +19,14 @@ from tests.support.datasets_on_disk import numbered_image
 from timm_patchup.cli.predict import main
 from timm_patchup.data.decode import convert_image
 from timm_patchup.data.embedded import CLASSES
-from timm_patchup.errors import DataError
+from timm_patchup.errors import DataError, UserError
 from timm_patchup.evaluation.images import TestImages
 from timm_patchup.evaluation.models import load_models, wrap_model
 from timm_patchup.evaluation.predict import class_names, predict
 from timm_patchup.evaluation.suites.corrupted_files import ArraySource
+from timm_patchup.recipe import load_recipe
 from timm_patchup.recipe.data_names import load_data_spec
+from timm_patchup.recipe.parts import ImageSpec
 
 
 @pytest.fixture
@@ -141,12 +145,41 @@ def test_formats_and_unreadable_images(
         assert [part["label"] for part in lines[0]["classes"]] == list(expected[0].labels[:2])
 
 
+def test_only_regular_files_are_read(run: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Reading the others may never end, whether they are found in a folder or named."""
+    os.mkfifo(photos / "fifo.jpg")
+    (photos / "zero.jpg").symlink_to("/dev/zero")
+    (photos / "loop.jpg").symlink_to("loop.jpg")
+    assert [Path(one.path).name for one in predict(run, photos)] == ["a.png", "b.png", "c.png"]
+    named = [photos / name for name in ("fifo.jpg", "zero.jpg", "loop.jpg")]
+    code, out, err = call(capsys, "--model", run, *named, "--threads", 1)
+    assert (code, out, len(err.splitlines())) == (1, "", 4)
+    assert err.count("not a regular file; skipped") == 2
+    assert "--debug" not in err
+
+
 def test_a_picture_of_the_predictions(
     run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = call(capsys, "--model", run, photos, "--plot", tmp_path / "new" / "seen.png", "--threads", 1)
     assert code == 0, err
     assert (tmp_path / "new" / "seen.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("keys", [{"input_size": [3, 100_000, 100_000]}, {"crop_pct": 1e-9}])
+def test_images_larger_than_any_memory_are_refused(keys: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=f"^{next(iter(keys))} "):
+        load_recipe("finetune_none", {"input_size": [3, 32, 32], "mean": [0.5] * 3, "std": [0.5] * 3} | keys)
+    with pytest.raises(UserError, match=f"^{next(iter(keys))} "):
+        ImageSpec(**{"input_size": (3, 32, 32), "mean": (0.5,) * 3, "std": (0.5,) * 3} | keys)
+
+
+def test_a_folder_for_the_picture_is_refused_at_once(
+    run: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = call(capsys, "--model", run, photos, "--plot", photos, "--threads", 1)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert f"--plot {photos} is a folder" in err
 
 
 def test_wrong_calls(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,6 +85,29 @@ def test_a_damaged_file_of_a_run_is_one_line(tmp_path: Path, name: str, content:
     assert name in str(caught.value)
 
 
+HUGE: dict[str, dict[str, object]] = {
+    "input_size": {"input_size": [3, 100_000, 100_000]},
+    "test_input_size": {"test_input_size": [3, 32, 100_000]},
+    "min_input_size": {"min_input_size": [3, 100_000, 32]},
+    "crop_pct": {"crop_pct": 1e-9},
+    "test_crop_pct": {"test_crop_pct": 1e-9, "test_input_size": [3, 32, 32]},
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+@pytest.mark.parametrize("architecture", ["preactresnet8", "vit_tiny_patch16_224"])
+def test_images_that_fit_into_no_memory_are_refused(tmp_path: Path, name: str, architecture: str) -> None:
+    """Before the network is made: one of a fixed image size would be as large."""
+    out = export(make_run(tmp_path / "run").path, tmp_path / "out")
+    config = json.loads((out / "config.json").read_text())
+    config["architecture"] = architecture
+    config["pretrained_cfg"] |= HUGE[name]
+    (out / "config.json").write_text(json.dumps(config))
+    with pytest.raises(HubError, match=rf"config\.json: {name} ") as caught:
+        load(out)
+    assert len(str(caught.value).splitlines()) == 1
+
+
 @pytest.mark.parametrize("stated", [7, 0, 11])
 def test_classes_that_do_not_fit_the_weights_are_refused(tmp_path: Path, stated: int) -> None:
     """Timm drops the classifier in silence."""

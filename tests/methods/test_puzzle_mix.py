@@ -14,6 +14,7 @@ from tests.support.expectations import MakeModel
 from timm_patchup import Draw, create_mixer, list_methods
 from timm_patchup.core import mixer
 from timm_patchup.core.draw import Mix
+from timm_patchup.errors import UserError
 from timm_patchup.methods.puzzle_images import join_images
 from timm_patchup.methods.puzzle_mix import PuzzleMix
 from timm_patchup.recipe import load_recipe
@@ -65,6 +66,21 @@ def test_a_failing_pass_leaves_the_model_training(net: nn.Module) -> None:
     with pytest.raises(RuntimeError):
         mix(torch.randn(2, 4, 32, 32), torch.tensor([1, 2]))  # four channels
     assert all(module.training for module in net.modules())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_an_image_that_is_not_finite_is_named(net: nn.Module, value: float) -> None:
+    x, y = batch()
+    x[2, 0, 3, 3] = value
+    with pytest.raises(UserError, match=r"puzzle_mix.*image 2"):
+        puzzle_mix(net)(x, y)
+
+
+@pytest.mark.parametrize("n_labels", [33, 1_000_000])
+def test_more_weights_than_fit_into_memory_are_refused(n_labels: int) -> None:
+    """The solver compares each with each in every block."""
+    with pytest.raises(UserError, match="n_labels must be a whole number in"):
+        PuzzleMix(n_labels=n_labels)
 
 
 # Switches, replay and resume
@@ -264,7 +280,7 @@ def test_recipe_has_the_papers_alpha(benchmark: str, alpha: float, net: nn.Modul
         ({"block_num": []}, "block_num is empty: give at least one value"),
         ({"block_num": [2, 0]}, "block_num must be a whole number of at least 1, got 0"),
         ({"block_num": "2"}, "block_num must be a whole number of at least 1, got '2'"),
-        ({"n_labels": 1}, "n_labels must be a whole number of at least 2, got 1"),
+        ({"n_labels": 1}, r"n_labels must be a whole number in \[2, 32\], got 1"),
         ({"beta": -1}, "beta must be a number of at least 0, got -1"),
         ({"gamma": 1.5}, r"gamma must be a number in \[0, 1\], got 1.5"),
         ({"eta": -0.1}, "eta must be a number of at least 0, got -0.1"),

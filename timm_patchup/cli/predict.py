@@ -53,6 +53,10 @@ def _run(words: Sequence[str]) -> int:
     if not given.images:
         problems.append("no images: give files or folders, or - for a list on standard input")
     problems += check_minimums(given, {"top": 1, "batch_size": 1, "threads": 1})
+    if given.plot is not None and given.plot.is_dir():
+        problems.append(
+            f"--plot {given.plot} is a folder: give the name of a PNG file, such as {given.plot / 'seen.png'}"
+        )
     if problems:
         raise UserError(problems)
     from ..evaluation.grid import MAX_IMAGES, plot_predictions  # imports torch and timm, which take seconds

@@ -19,7 +19,7 @@ from ..study.paper import check_tables
 from ..study.runner import Job, Runner, last_line
 from ..study.seeds import read_seeds, write_seeds
 from ..study.tables import markdown, results_csv, table
-from ..system.files import make_folder, write_whole
+from ..system.files import make_folder, refuse_folders, write_whole
 from ..system.locks import LOCK, locked
 from ..system.threads import share_of_cores
 from .command import Parser, check_minimums, print_errors, run_command
@@ -197,6 +197,7 @@ def _run(
 ) -> int:
     done, failed = len(runs) - len(jobs), list[str]()
     path = Path(given.seeds_from or options.folder / SEEDS)
+    refuse_folders([path, *(options.folder / name for name in ("results.md", "results.csv", "comparisons.csv"))])
     known = read_seeds(path) if path.is_file() else {}
     new = {run.name for run in runs if RunFolder(options.runs / run.name).state() == "new"}
     made: dict[str, float | None] = {}  # CPU minutes of what ends here; what was resumed took longer

@@ -8,12 +8,14 @@ folders are ignored.
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import DataError
+from ..system.files import read_file
 from .decode import image_types
 from .encoded import EncodedSource
 
@@ -45,13 +47,13 @@ class FolderSource(EncodedSource):
             way = "add training images, or remove them here"
             raise DataError(f"{folder} has images of {_shown(extra)}, which the training images do not have: {way}")
         known = {name: index for index, name in enumerate(self.class_names)}
-        walked = [(str(path / name), known[path.name]) for path, files in _walk(folder) for name in _images(files)]
+        walked = [(str(path / name), known[path.name]) for path, images, _ in _walk(folder) for name in images]
         samples = sorted(walked, key=lambda sample: _order(sample[0]))
         self._paths = [path for path, _ in samples]
         self.labels = np.asarray([label for _, label in samples], dtype=np.int64)
 
     def encoded(self, index: int) -> bytes:
-        return Path(self._paths[int(index)]).read_bytes()
+        return read_file(Path(self._paths[int(index)]))
 
     def describe(self, index: int) -> str:
         return self._paths[int(index)]
@@ -84,7 +86,7 @@ def list_split_folders(folder: Path) -> list[str]:
     if below is not None:
         shown = ", ".join(f"{name}/" for name in _named_splits(folder / below))
         raise DataError(f"{folder} has no images of its own, but {below}/ has {shown}: give {folder / below}")
-    with_images = (path for path, files in _walk(folder) if any(_images(files)))
+    with_images = (path for path, images, _ in _walk(folder) if images)
     first = next(with_images, None)
     if first is None or _is_hub_layout(folder):
         return []
@@ -119,12 +121,13 @@ def list_classes(folder: Path, *, allow_empty: bool = False) -> list[str]:
             whose name is not UTF-8.
     """
     found, filled, seen = set(), set(), set()
-    for path, files in _walk(folder):  # a folder comes before those inside it
-        first = next(_images(files), None)
-        if first is None:
+    for path, images, _ in _walk(folder):  # a folder comes before those inside it
+        if not images:
             continue
         if path == folder:
-            raise DataError(f"{folder / first} is in no class folder: move such images to the folder of their class")
+            raise DataError(
+                f"{folder / images[0]} is in no class folder: move such images to the folder of their class"
+            )
         if outer := next((above for above in path.parents if above in seen), None):
             raise DataError(f"{outer} has images, and so has {path}: put all images of a class into one folder")
         seen.add(path)
@@ -154,33 +157,81 @@ def _order(name: str) -> tuple[list[int | str], str]:
 def count_other_files(folder: Path) -> Counter[str]:
     """Return how many files of a folder are ignored, because they are no images, by the ends of their names."""
     others: Counter[str] = Counter()
-    for _, files in _walk(folder):
-        visible = [name for name in files if not name.startswith(".")]
-        others.update(os.path.splitext(name)[1].lower() or name for name in set(visible) - set(_images(visible)))
+    for _, _, names in _walk(folder):
+        others.update(os.path.splitext(name)[1].lower() or name for name in names)
     return others
 
 
-def _walk(folder: Path) -> list[tuple[Path, list[str]]]:
-    walked = os.walk(folder, followlinks=True)
-    return [(Path(path), files) for path, _, files in walked if not _is_hidden(Path(path).relative_to(folder))]
+class _Listing(NamedTuple):
+    """The visible files of a folder, by name: images, and all others."""
+
+    path: Path
+    images: list[str]
+    others: list[str]
 
 
-def _images(files: Sequence[str]) -> "filter[str]":
-    types = image_types()
-    return filter(lambda name: os.path.splitext(name)[1].lower() in types and not name.startswith("."), files)
+def _walk(folder: Path, above: Sequence[Path] = ()) -> Iterator[_Listing]:
+    """Yield a folder and all visible ones inside it, also through links.
+
+    Raises:
+        DataError: a link leads back to a folder that it is in.
+    """
+    types, listing, inside = image_types(), _Listing(folder, [], []), []
+    for entry in _visible(folder):
+        if _is_folder(entry):
+            inside.append(entry)
+        elif os.path.splitext(entry.name)[1].lower() in types and _is_file(entry):
+            listing.images.append(entry.name)
+        else:
+            listing.others.append(entry.name)
+    yield listing
+    for entry in inside:
+        path = folder / entry.name
+        if entry.is_symlink() and any(path.samefile(outer) for outer in (folder, *above)):
+            raise DataError(f"{path} is a link to a folder that it is in: remove it")
+        yield from _walk(path, (folder, *above))
+
+
+def refuse_special_files(folder: Path) -> None:
+    """Raise DataError if a folder has a FIFO, a socket or a device: ``datasets`` would read them, which may not end."""
+    for entry in _visible(folder):
+        if _is_folder(entry):
+            if not entry.is_symlink():
+                refuse_special_files(folder / entry.name)
+        elif not _is_file(entry):
+            raise DataError(f"{folder / entry.name} is not a regular file: remove it from the data")
+
+
+def _visible(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError:  # no permission: a class folder without images is refused
+        return []
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a file, or a link to nothing, which is reported when it is read."""
+    try:
+        return entry.is_file() or not os.path.exists(entry)
+    except OSError:
+        return True
 
 
 def _subfolders(folder: Path) -> list[str]:
     with os.scandir(folder) as entries:
-        return [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+        return [entry.name for entry in entries if _is_folder(entry) and not entry.name.startswith(".")]
 
 
 def _is_hub_layout(folder: Path) -> bool:
     return next(folder.rglob("*.parquet"), None) is not None
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
 
 
 def _is_text(name: str) -> bool:

@@ -12,11 +12,12 @@ import numpy as np
 
 from ..errors import DataError, DataFailed, Failed, HubError, one_line
 from ..recipe.parts import DataSpec
+from ..system.files import read_file
 from ..system.network import dataset_problem
 from .decode import Undecodable
 from .embedded import fashion_mini_dir
 from .encoded import EncodedSource, Source
-from .folders import FolderSource, find_split_folder, list_classes
+from .folders import FolderSource, find_split_folder, list_classes, refuse_special_files
 from .splits import hold_out
 
 HUB_PREFIX = "hfds/"
@@ -52,7 +53,7 @@ class HubSource(EncodedSource):
         value = self._rows[int(index)][self._key]
         if value is None:
             raise Undecodable("the row is empty")
-        data: bytes = Path(value["path"]).read_bytes() if value["bytes"] is None else value["bytes"]
+        data: bytes = read_file(Path(value["path"])) if value["bytes"] is None else value["bytes"]
         return data
 
     def describe(self, index: int) -> str:
@@ -170,6 +171,7 @@ def _open_rows(data: DataSpec, split: str, folder: Path | None) -> HubSource:
 
 
 def _load_local(name: str | None, folder: Path, split: str) -> Any:
+    refuse_special_files(folder)
     inside = folder / name if name is not None and (folder / name).is_dir() else folder
     try:
         # The Hub's README lists the configurations; without it they can only be subfolders.
@@ -207,7 +209,10 @@ def list_splits(dataset: str, config: str | None, folder: Path | None) -> list[s
     """
     import datasets
 
-    path = str(folder) if folder is not None else dataset.removeprefix(HUB_PREFIX)
+    path = dataset.removeprefix(HUB_PREFIX)
+    if folder is not None:
+        refuse_special_files(folder)
+        path = str(folder)
     try:
         return list(datasets.get_dataset_split_names(path, config))
     except Exception as error:

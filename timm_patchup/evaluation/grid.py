@@ -1,12 +1,13 @@
 """A picture of predictions: the images in a grid, each with the name and the probability of its class."""
 
 from collections.abc import Sequence
+from io import BytesIO
 from math import ceil
 from pathlib import Path
 
 from PIL import Image
 
-from ..system.files import replacing
+from ..system.files import read_file, replacing
 from .predict import Prediction
 
 MAX_IMAGES = 64
@@ -26,11 +27,11 @@ def plot_predictions(predictions: Sequence[Prediction], path: Path) -> None:
     for panel in axes.flat:
         panel.axis("off")
     for panel, prediction in zip(axes.flat, shown):
-        with Image.open(prediction.path) as image:
+        with Image.open(BytesIO(read_file(Path(prediction.path)))) as image:
             small = image.convert("RGB")
             small.thumbnail((_PIXELS, _PIXELS))
         panel.imshow(small)
         panel.set_title(f"{prediction.label}\n{prediction.probability:.0%}", fontsize=8, parse_math=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=110, format="png")
+    with replacing(path) as file:
+        figure.savefig(file, dpi=110, format="png")

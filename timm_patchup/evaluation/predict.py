@@ -16,12 +16,13 @@ from PIL import Image
 from timm.data import ImageNetInfo, infer_imagenet_subset
 from torch import Tensor, nn
 
-from ..data.decode import Undecodable, convert_image, image_types, open_image
+from ..data.decode import convert_image, image_types, open_image
 from ..data.encoded import Source
 from ..data.finish import Finish
 from ..data.images import EVALUATION, open_images
 from ..errors import DataError, one_line
 from ..recipe.parts import ImageSpec
+from ..system.files import read_file
 from .images import unit_range
 from .models import EvalModel, load_models, wrap_model
 
@@ -153,11 +154,13 @@ def _read(path: Path, spec: ImageSpec) -> Tensor | str:
     One by one: a batch of photos as they come from a camera would take gigabytes.
     """
     try:
-        image = convert_image(open_image(path.read_bytes()), "RGB")
+        image = convert_image(open_image(read_file(path)), "RGB")
     except FileNotFoundError:
         return "no such file"
-    except (Undecodable, OSError) as error:
-        return one_line(str(error).replace(str(path), path.name), 200)
+    except OSError as error:
+        return error.strerror or one_line(error, 200)
+    except ValueError as error:  # Undecodable, or a name that no file can have
+        return one_line(error, 200)
     return open_images(_Opened(image), np.arange(1), spec).__getitems__([(EVALUATION, 0)]).pixels
 
 

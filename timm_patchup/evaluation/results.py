@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import Failed, UserError
 from ..system.checked import check_keys, read_json
-from ..system.files import refuse_unusable_folder, write_whole
+from ..system.files import refuse_folders, refuse_unusable_folder, write_whole
 from .context import Measured
 from .models import EvalModel
 
@@ -42,6 +42,7 @@ class Results:
             UserError: the file is damaged or belongs to other data, or the folder is a file.
         """
         refuse_unusable_folder(folder)
+        refuse_folders(folder / name for name in (FILE, "report.md", "report.html"))
         self.folder, self.data = folder, data
         self.models: dict[str, dict[str, Any]] = {}
         self.suites: dict[str, dict[str, Entry]] = {}

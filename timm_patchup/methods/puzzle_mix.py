@@ -15,7 +15,7 @@ from ..core.draw import Change, check_mask
 from ..core.functional import Objective
 from ..core.method import Method, Place, register_method
 from ..core.settings import check_value, setting, without
-from ..errors import WrongType
+from ..errors import UserError, WrongType
 from .puzzle_images import join_images, to_pixels, unit_range
 from .puzzle_solver import CELL, block_saliency, mask_problem, solve_mask, transport_plan
 
@@ -74,6 +74,17 @@ def _check_tensor(name: str, value: Any, kind: str, shape: tuple[int | str, ...]
     raise WrongType(f"{name} must be {kind} tensor ({wanted}), got {value}")
 
 
+def _require_finite(x: Tensor) -> None:
+    """Raise UserError if an image has a value without a place among the others: its edges have no energy."""
+    odd = (~torch.isfinite(x)).flatten(1).any(dim=1)
+    if odd.any():
+        number = int(odd.nonzero()[0, 0])
+        raise UserError(
+            f"x must be finite for puzzle_mix, got NaN or infinity in image {number}: remove it from the data, or look "
+            f"at what divides by 0 before the mixer"
+        )
+
+
 @register_method("puzzle_mix")
 @dataclass(frozen=True, kw_only=True)
 class PuzzleMix(Method):
@@ -83,7 +94,7 @@ class PuzzleMix(Method):
 
     alpha: float = setting(1.0, "lam ~ Beta(alpha, alpha)", above=0)
     block_num: tuple[int, ...] = setting((2, 4, 8, 16), "blocks along a side, one of these chosen per batch", low=1)
-    n_labels: int = setting(3, "number of weights a block can have: 3 gives 0, 0.5 and 1", low=2)
+    n_labels: int = setting(3, "number of weights a block can have: 3 gives 0, 0.5 and 1", low=2, high=32)
     beta: float = setting(1.2, "weight of the smoothness of masks", low=0)
     gamma: float = setting(0.5, "weight of the smoothness of images across blocks, relative to beta", low=0, high=1)
     eta: float = setting(0.2, "weight of the prior that pulls masks to lam", low=0)
@@ -104,7 +115,9 @@ class PuzzleMix(Method):
         assert place.images is not None
         assert place.saliency is not None
         prior, block_num = place.beta(self.alpha), place.choose(self.block_num)
-        x, partner, saliency = place.images, place.partner, place.saliency()
+        x, partner = place.images, place.partner
+        _require_finite(x)
+        saliency = place.saliency()
         height, width = x.shape[2:]
         grid = min(block_num, height), min(block_num, width)
         problem = mask_problem(

@@ -9,6 +9,8 @@ from typing import Any
 
 from ..core.settings import AUTO
 
+LARGEST_SIDE = 8192  # pixels; one such image has 200 MB
+
 
 def contradictions(recipe: Any) -> list[str]:
     """Return one line per contradiction in a recipe; what is still ``auto`` agrees with everything."""
@@ -16,21 +18,41 @@ def contradictions(recipe: Any) -> list[str]:
     return [problem for check in checks for problem in check(recipe)]
 
 
-def image_contradictions(input_size: Sequence[int], mean: Sequence[float], std: Sequence[float]) -> list[str]:
-    """Return one line per key of an image that has the wrong number of values."""
+def image_contradictions(
+    input_size: Sequence[int], mean: Sequence[float], std: Sequence[float], crop_pct: float
+) -> list[str]:
+    """Return one line per key of an image that has the wrong number of values, or makes images too large."""
     if len(input_size) != 3 or input_size[0] not in (1, 3):
         return [f"input_size must be channels (1 or 3), height, width, got {list(input_size)}"]
+    too_large = size_problem(input_size, crop_pct)
     return [
-        f"{name} needs {input_size[0]} values, one per channel, got {list(values)}"
-        for name, values in (("mean", mean), ("std", std))
-        if len(values) != input_size[0]
+        *([too_large] if too_large else []),
+        *(
+            f"{name} needs {input_size[0]} values, one per channel, got {list(values)}"
+            for name, values in (("mean", mean), ("std", std))
+            if len(values) != input_size[0]
+        ),
     ]
+
+
+def size_problem(input_size: Sequence[int], crop_pct: float) -> str | None:
+    """Return what is wrong with images too large for any memory, before or after the crop; None if they are not."""
+    side = max(input_size[1:])
+    if side > LARGEST_SIDE:
+        return f"input_size must be at most {LARGEST_SIDE} pixels high and wide, got {list(input_size)}"
+    if side > LARGEST_SIDE * crop_pct:
+        return (
+            f"crop_pct {crop_pct:g} resizes images to more than {LARGEST_SIDE} pixels before the crop of {side}: "
+            f"give at least {side / LARGEST_SIDE:.2g}"
+        )
+    return None
 
 
 def _images(recipe: Any) -> list[str]:
     if {"input_size", "mean", "std"} & set(recipe.unresolved):
         return []
-    problems = image_contradictions(recipe.input_size, recipe.mean, recipe.std)
+    crop_pct = 1.0 if recipe.crop_pct == AUTO else recipe.crop_pct
+    problems = image_contradictions(recipe.input_size, recipe.mean, recipe.std, crop_pct)
     if recipe.lighting and recipe.input_size[0] == 1:
         problems.append(
             f"lighting {recipe.lighting} shifts red, green and blue, but input_size has one channel: set it to 0"

@@ -69,7 +69,8 @@ class ImageSpec:
             except UserError as error:
                 errors.append(error)
         if not errors:
-            errors = [UserError(line) for line in image_contradictions(self.input_size, self.mean, self.std)]
+            problems = image_contradictions(self.input_size, self.mean, self.std, self.crop_pct)
+            errors = [UserError(line) for line in problems]
         raise_together(errors)
 
     @classmethod

@@ -9,6 +9,7 @@ is saved: all randomness of a run follows from (seed, rank, update), see ``train
 import hashlib
 import io
 import json
+import os
 import pickle
 import shutil
 from dataclasses import dataclass
@@ -23,11 +24,15 @@ from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
 from ..errors import CheckpointError, UserError, one_line
-from ..system.checked import read_json
-from ..system.files import PARTIAL, checksum, create_folder, flush_to_disk, replacing
+from ..system.checked import check_keys, check_name, read_json
+from ..system.files import PARTIAL, checksum, create_folder, flush_to_disk, open_file, remove, replacing
 
 FORMAT = 1
 _ASIDE = "aside-"
+_MANIFEST = "manifest.json"
+_FILES = ("model.safetensors", "state.pt")  # of every checkpoint
+# The names that a manifest may have.
+_FILE, _BEST = r"(model|ema)\.safetensors|state\.pt", r"best-\d{5,}\.safetensors"
 Weights = dict[str, Tensor]
 
 
@@ -52,7 +57,7 @@ class Checkpoints:
 
     def paths(self) -> list[Path]:
         """Return the checkpoints, oldest first."""
-        return sorted(path for path in self.folder.glob("step-*") if path.is_dir())
+        return sorted(path for path in self.folder.glob("step-*") if path.is_dir() and not path.is_symlink())
 
     def save(self, step: int, *, model: Weights, ema: Weights | None, state: dict[str, Any], best: str | None) -> Path:
         """Write a checkpoint and remove those that are not kept.
@@ -73,10 +78,10 @@ class Checkpoints:
             sums = {path.name: checksum(path) for path in sorted(partial.iterdir())}
             best_sum = None if best is None else self._best_sums.get(best)
             manifest = {"format": FORMAT, "step": step, "best": best, "best_sha256": best_sum, "sha256": sums}
-            (partial / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+            (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
             for path in (*partial.iterdir(), partial):
                 flush_to_disk(path)
-            if target.exists():
+            if os.path.lexists(target):
                 target.rename(self.folder / f"{PARTIAL}old-{target.name}")
             partial.rename(target)
             flush_to_disk(self.folder)  # before older ones are removed
@@ -94,8 +99,8 @@ class Checkpoints:
         """Write the weights of the best epoch so far."""
         create_folder(self.folder)
         content = _weights_bytes(weights)
-        with replacing(self.folder / name) as partial:
-            partial.write_bytes(content)
+        with replacing(self.folder / name) as file:
+            file.write(content)
         self._best_sums[name] = hashlib.sha256(content).hexdigest()
 
     def load_best(self, name: str) -> Weights:
@@ -104,9 +109,7 @@ class Checkpoints:
         Raises:
             CheckpointError: they are missing or damaged.
         """
-        expected = self._best_sums.get(name)
-        if expected is not None:
-            _check_best(self.folder / name, expected, called=f"the best weights {name}")
+        _check_best(self.folder / name, self._best_sums.get(name), called=f"the best weights {name}")
         try:
             return load_file(self.folder / name)
         except (OSError, SafetensorError) as error:
@@ -128,8 +131,8 @@ class Checkpoints:
             if name is None or expected is None or _has_checksum(self.folder / name, expected):
                 continue
             if _has_checksum(copy, expected):
-                with replacing(self.folder / name) as partial:
-                    shutil.copyfile(copy, partial)
+                with replacing(self.folder / name) as file, open_file(copy) as copied:
+                    shutil.copyfileobj(copied, file)
                 notes.append(f"the best weights {name} were damaged or missing: restored from {copy.name}")
         return notes
 
@@ -148,13 +151,13 @@ class Checkpoints:
         for path in self.paths():
             if intact is None or path.name > intact.name:
                 aside = path.with_name(f"{_ASIDE}{path.name}")
-                shutil.rmtree(aside, ignore_errors=True)
+                remove(aside)
                 path.rename(aside)
 
     def clean(self) -> None:
         """Remove what interrupted writes have left."""
         for path in self.folder.glob(f"{PARTIAL}*"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            remove(path)
 
     def _prune(self, newest: Path) -> None:
         self.clean()
@@ -168,16 +171,26 @@ class Checkpoints:
         named = {_best_of(path)[0] for path in (*kept[-self.keep :], *self.folder.glob(f"{_ASIDE}*"))}
         for path in self.folder.glob("best-*.safetensors"):
             if path.name not in named:
-                path.unlink()
+                remove(path)
 
 
 def _best_of(path: Path) -> tuple[str | None, str | None]:
     """Return name and checksum of the best weights of a checkpoint, None if there are none or it is damaged."""
     try:
-        manifest = read_json(path / "manifest.json", best=(str, NoneType))
-        return manifest["best"], manifest.get("best_sha256")
+        manifest = _read_manifest(path)
+        return manifest["best"], manifest["best_sha256"]
     except UserError:
         return None, None
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """Return the manifest of a checkpoint; raise UserError if it is damaged, or its best weights are another file."""
+    # Earlier releases had no checksum of the best weights.
+    manifest = {"best_sha256": None, **read_json(path / _MANIFEST)}
+    check_keys(manifest, {"best": (str, NoneType), "best_sha256": (str, NoneType)}, where=_MANIFEST)
+    if manifest["best"] is not None:
+        check_name(manifest["best"], _BEST, where=_MANIFEST)
+    return manifest
 
 
 def _has_checksum(path: Path, expected: str) -> bool:
@@ -187,10 +200,10 @@ def _has_checksum(path: Path, expected: str) -> bool:
         return False
 
 
-def _check_best(path: Path, expected: str, *, called: str) -> None:
+def _check_best(path: Path, expected: str | None, *, called: str) -> None:
     if not path.is_file():
         raise CheckpointError(f"{called} are missing")
-    if checksum(path) != expected:
+    if expected is not None and checksum(path) != expected:
         raise CheckpointError(f"{called} are damaged: they do not match their checksum")
 
 
@@ -201,16 +214,18 @@ def load_checkpoint(path: Path) -> Checkpoint:
         CheckpointError: it is damaged or has another format; the message names it.
     """
     try:
-        manifest = read_json(path / "manifest.json", format=int, sha256=dict, best=(str, NoneType))
+        manifest = _read_manifest(path)
+        sums = check_keys(manifest, {"format": int, "sha256": dict}, where=_MANIFEST)["sha256"]
         if manifest["format"] != FORMAT:
             raise CheckpointError(f"{path.name} has format {manifest['format']}, this version reads {FORMAT}")
-        for name, expected in manifest["sha256"].items():
-            if checksum(path / name) != expected:
+        check_keys(sums, dict.fromkeys(_FILES, str), where=f"{_MANIFEST}: sha256")
+        for name, expected in sums.items():
+            if checksum(path / check_name(name, _FILE, where=_MANIFEST)) != expected:
                 raise CheckpointError(f"{path.name} is damaged: {name} does not match its checksum")
-        best, best_sum = manifest["best"], manifest.get("best_sha256")  # earlier releases had no checksum of them
+        best, best_sum = manifest["best"], manifest["best_sha256"]
         if best is not None and best_sum is not None:
             _check_best(path.parent / best, best_sum, called=f"{path.name}: its best weights {best}")
-        ema = load_file(path / "ema.safetensors") if "ema.safetensors" in manifest["sha256"] else None
+        ema = load_file(path / "ema.safetensors") if "ema.safetensors" in sums else None
         return Checkpoint(
             path=path,
             model=load_file(path / "model.safetensors"),
@@ -221,6 +236,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         )
     except CheckpointError:
         raise
+    except UserError as error:
+        raise CheckpointError(f"{path.name} is damaged: {error}") from error
     except pickle.UnpicklingError as error:  # torch's message explains how to load it anyway
         raise CheckpointError(f"{path.name} is damaged: state.pt has more than plain values and tensors") from error
     except (OSError, ValueError, KeyError, TypeError, SafetensorError, RuntimeError, EOFError) as error:

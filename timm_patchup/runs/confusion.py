@@ -58,5 +58,5 @@ def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str] | None,
             if count:
                 color = "white" if shares[row, column] > 0.5 else "black"
                 axes.text(column, row, str(count), ha="center", va="center", color=color, fontsize=8)
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=110, format="png")
+    with replacing(path) as file:
+        figure.savefig(file, dpi=110, format="png")

@@ -43,5 +43,5 @@ def plot_curves(rows: Sequence[EpochRow], path: Path, *, title: str, best_epoch:
         axes.grid(alpha=0.3)
         axes.legend(loc="upper right")
     figure.suptitle(title, parse_math=False)
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=110, format="png")
+    with replacing(path) as file:
+        figure.savefig(file, dpi=110, format="png")

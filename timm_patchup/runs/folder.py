@@ -19,7 +19,17 @@ from ..errors import RunError, UserError, one_line
 from ..recipe import Recipe
 from ..recipe.compose import read_resolved
 from ..system.checked import check_keys, read_json, read_text
-from ..system.files import PARTIAL, create_folder, make_folder, refuse_unusable_folder, replacing, write_whole
+from ..system.files import (
+    PARTIAL,
+    create_folder,
+    make_folder,
+    open_file,
+    refuse_folders,
+    refuse_unusable_folder,
+    remove,
+    replacing,
+    write_whole,
+)
 from ..system.locks import LOCK, is_locked, locked
 
 State = Literal["new", "unfinished", "finished", "foreign"]
@@ -90,6 +100,15 @@ class RunFolder:
     def recipe(self) -> Recipe:
         return read_resolved(self.path / "recipe.yaml")
 
+    def refuse_unusable(self) -> None:
+        """Raise UserError if something in the folder keeps a run from writing there, or leads it to another folder."""
+        refuse_folders(self.path / name for name in OWN_FILES)
+        if self.checkpoints.is_symlink():  # old checkpoints are removed
+            way = f"move the folder it points to here, or link {self.path} as a whole"
+            raise UserError(
+                f"{self.checkpoints} is a link, through which a run could remove files of another one: {way}"
+            )
+
     def refuse_to_overwrite(self) -> None:
         """Raise UserError if a run would overwrite files that are not from a run."""
         if self.state() != "foreign":
@@ -143,7 +162,7 @@ class RunFolder:
         """Remove the files of a run, and nothing else; if that is interrupted, the folder has an unfinished run."""
         (self.path / "results.json").unlink(missing_ok=True)
         for path in [path for pattern in CHECKPOINT_FILES for path in self.checkpoints.glob(pattern)]:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            remove(path)
         for name in sorted(OWN_FILES, key="recipe.yaml".__eq__):  # last: it makes the folder that of a run
             (self.path / name).unlink(missing_ok=True)
 
@@ -189,8 +208,8 @@ class RunFolder:
 
     def copy_in(self, source: Path, name: str) -> None:
         """Copy a file into the folder, whole or not at all."""
-        with replacing(self.path / name) as partial:
-            shutil.copyfile(source, partial)
+        with replacing(self.path / name) as file, open_file(source) as copied:
+            shutil.copyfileobj(copied, file)
 
     def write_text(self, name: str, text: str) -> None:
         write_whole(self.path / name, text)

@@ -15,6 +15,7 @@ from torch import nn
 
 from ..errors import HubError, HubFailed, UserError
 from ..recipe import Recipe
+from ..recipe.contradictions import size_problem
 from ..system.checked import read_json
 from ..system.network import explain_hub_error, is_repo_name
 from .from_run import SOURCES, load_run, read_recipe
@@ -159,11 +160,24 @@ def _load_export(folder: Path, where: str) -> _Found:
         raise HubFailed(f"{where}: timm {timm.__version__} has no model {config['architecture']!r}: try a newer timm")
     described = {name: stored[name] for name in _DESCRIPTION if name in stored}
     described |= {name: config[name] for name in ("num_classes", "label_names", "label_descriptions") if name in config}
+    _refuse_huge_images(described, where)
     # timm takes classes, channels and, if it is fixed, the image size from the description unless they are arguments.
     model = build(config["architecture"], {"pretrained_cfg": described, **arguments}, where=where)
     fill(model, read_weights(folder / WEIGHTS), where=where)
     _check_classes(model, described, where)
     return _Found(model.eval(), folder, None, config)
+
+
+def _refuse_huge_images(described: dict[str, Any], where: str) -> None:
+    """Raise HubError for images that fit into no memory: networks of a fixed image size are made for them, too."""
+    for prefix in ("", "test_", "min_"):
+        size, crop_pct = described.get(f"{prefix}input_size"), described.get(f"{prefix}crop_pct")
+        size = (
+            size if isinstance(size, list) and len(size) == 3 and all(isinstance(n, int) for n in size) else [3, 1, 1]
+        )
+        problem = size_problem(size, crop_pct if isinstance(crop_pct, float) else 1.0)
+        if problem is not None:
+            raise HubFailed(f"{where}: config.json: {prefix}{problem}")
 
 
 def _check_classes(model: nn.Module, described: dict[str, Any], where: str) -> None:

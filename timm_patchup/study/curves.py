@@ -73,8 +73,8 @@ def plot_curves(study: Study, rows: Sequence[StudyRow], path: Path) -> None:
         axes.set_title(f"{benchmark}, {method}", fontsize=9)
         axes.grid(alpha=0.3)
     figure.suptitle(study.title, fontsize=10)
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=110, format="png")
+    with replacing(path) as file:
+        figure.savefig(file, dpi=110, format="png")
 
 
 def plot_lines(study: Study, part: Evaluation, rows: Sequence[StudyRow], path: Path) -> None:
@@ -108,8 +108,8 @@ def plot_lines(study: Study, part: Evaluation, rows: Sequence[StudyRow], path: P
         place = {"loc": "outside lower center", "ncols": len(plotted)}
         figure.legend(list(plotted.values()), list(plotted), **place, fontsize=8)
     figure.suptitle(study.title, fontsize=10)
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=110, format="png")
+    with replacing(path) as file:
+        figure.savefig(file, dpi=110, format="png")
 
 
 def _are_numbers(values: Sequence[str]) -> bool:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from ..system.files import open_to_append
 from ..system.signals import handling, stop_signals
 
 _POLL_SECONDS = 0.1
@@ -118,7 +119,7 @@ class Runner:
         environment = dict(os.environ)
         if self.devices:
             environment["CUDA_VISIBLE_DEVICES"] = self.devices[slot % len(self.devices)]
-        with job.log.open("ab") as log:
+        with open_to_append(job.log) as log:
             log.write(f"$ {shlex.join(job.commands[position])}\n".encode())
             log.flush()
             return subprocess.Popen(

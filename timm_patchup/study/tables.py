@@ -144,8 +144,8 @@ def plot(study: Study, rows: Sequence[StudyRow], path: Path) -> None:
         axes.set_title(benchmark, fontsize=9)
         axes.grid(alpha=0.3)
     figure.suptitle(study.title, fontsize=10)
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=110, format="png")
+    with replacing(path) as file:
+        figure.savefig(file, dpi=110, format="png")
 
 
 def _point(row: StudyRow, whose: str) -> tuple[float | None, float]:

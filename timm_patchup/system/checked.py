@@ -4,6 +4,7 @@ Every JSON and YAML file of a run, a report, an export or a study is read here.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import yaml
 
 from ..errors import UserError, one_line
+from .files import read_file
 
 Kinds = type | tuple[type, ...]
 _NAMES = {dict: "a mapping", list: "a list", str: "text", int: "a whole number", float: "a number"}
@@ -24,8 +26,9 @@ def read_json(path: Path, **keys: Kinds) -> dict[str, Any]:
     Raises:
         UserError: it is missing, empty, cut off or something else, or lacks a key.
     """
+    text = read_text(path)
     try:
-        content = json.loads(read_text(path), parse_constant=_refuse_constant)
+        content = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged: {_reason(error)}") from None
     return check_keys(content, keys, where=str(path))
@@ -62,7 +65,7 @@ def read_text(path: Path) -> str:
     try:
         if path.stat().st_size > _LARGEST:
             raise UserError(f"{path} cannot be read: it has more than {_LARGEST >> 20} MB")
-        return path.read_text(encoding="utf-8")
+        return read_file(path).decode()
     except FileNotFoundError:
         raise UserError(f"no such file: {path}") from None
     except OSError as error:
@@ -85,6 +88,16 @@ def check_keys(content: Any, keys: Mapping[str, Kinds], *, where: str) -> dict[s
             wanted = " or ".join(map(_name, allowed))
             raise UserError(f"{where}: {key} must be {wanted}, got {one_line(repr(value), 80)}")
     return content
+
+
+def check_name(name: str, form: str, *, where: str) -> str:
+    """Return the name of a file that a stored file gives; raise UserError unless all of it matches an expression.
+
+    Every such name passes here before it is joined to a folder: joined unchecked, it could be a path to anywhere.
+    """
+    if re.fullmatch(form, name, re.ASCII) is None:
+        raise UserError(f"{where}: {one_line(repr(name), 80)} is not the name of a file that belongs there")
+    return name
 
 
 def _name(kind: type) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ..errors import UserError
+from .files import remove
 
 LOCK = ".lock"
 _SECONDS = 1.0  # longer than ``is_locked`` holds a lock to try it
@@ -29,6 +30,8 @@ def locked(path: Path, *, busy: str, waiting: Callable[[], None] | None = None) 
     Raises:
         UserError: another process holds the lock.
     """
+    if path.is_symlink() or (path.exists() and not path.is_file()):  # a lock is a file: nobody holds it
+        remove(path)
     lock = FileLock(path)
     try:
         try:
@@ -49,7 +52,7 @@ def locked(path: Path, *, busy: str, waiting: Callable[[], None] | None = None) 
 
 def is_locked(path: Path) -> bool:
     """Return whether another process holds a lock."""
-    if not path.is_file():
+    if path.is_symlink() or not path.is_file():
         return False
     try:
         with FileLock(path, timeout=0):

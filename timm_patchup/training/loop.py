@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
+from types import NoneType
 from typing import Any, cast
 
 import torch
@@ -45,6 +46,11 @@ class Position:
     best_epoch: int | None = None
     best_value: float | None = None
     best_file: str | None = None
+
+
+# What a stored position must have.
+POSITION: dict[str, type | tuple[type, ...]] = {"epoch": int, "update": int, "total": int, "rows": list}
+POSITION |= {"best_epoch": (int, NoneType), "best_value": (float, NoneType), "best_file": (str, NoneType)}
 
 
 class Trainer:

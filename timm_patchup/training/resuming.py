@@ -3,17 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
-from ..errors import CheckpointError, UserError
+from ..errors import CheckpointError, UserError, one_line
 from ..recipe import Recipe
 from ..recipe.override import override
 from ..recipe.stored import stored_recipe
 from ..runs.checkpoint import Checkpoint, load_checkpoint
-from ..runs.folder import RunFolder
+from ..runs.folder import COLUMNS, RunFolder
 from ..runs.local import LocalPaths
 from ..runs.together import all_equal, together
-from .loop import Trainer
+from ..system.checked import check_keys
+from .loop import POSITION, Trainer
 
 
 def own_recipe(folder: RunFolder, local: LocalPaths, overrides: Mapping[str, Any]) -> Recipe:
@@ -62,7 +64,7 @@ def restore(trainer: Trainer, folder: RunFolder, path: Path | None) -> None:
         print_main("no checkpoint to resume from: starting at the beginning")
         return
     with together(accelerator):
-        notes = trainer.restore(checkpoint)
+        notes = _restore(trainer, checkpoint)
     for note in notes:
         print_main(f"note: {note}")
     position = trainer.position
@@ -73,7 +75,7 @@ def _read_checkpoint(trainer: Trainer, folder: RunFolder, path: Path | None) -> 
     """Return the named checkpoint, or the newest intact one, None if there is none.
 
     Raises:
-        CheckpointError: it is damaged, or has another recipe than the run.
+        CheckpointError: it is damaged, not of a run, or has another recipe than the run.
         UserError: it was trained on other data.
     """
     if path is not None:
@@ -83,8 +85,33 @@ def _read_checkpoint(trainer: Trainer, folder: RunFolder, path: Path | None) -> 
         for line in damaged:
             trainer.accelerator.print(f"note: {line}; using the one before it")
     if checkpoint is not None:
+        _check_state(checkpoint)
         if stored_recipe(checkpoint.state["recipe"]).differences(trainer.recipe):
             raise CheckpointError(f"{checkpoint.path.name} has another recipe than {folder.path}/recipe.yaml")
         if checkpoint.state["data"] != trainer.data.fingerprint:
             raise UserError("the data differs from that of the run: give the data_dir (--data-dir) it was started with")
     return checkpoint
+
+
+def _check_state(checkpoint: Checkpoint) -> None:
+    """Raise CheckpointError unless a checkpoint has what a run writes: one from elsewhere may have anything."""
+    try:
+        check_keys(checkpoint.state, {"position": dict, "recipe": dict, "data": str}, where="state.pt")
+        position = check_keys(checkpoint.state["position"], POSITION, where="state.pt: position")
+        for row in position["rows"]:
+            check_keys(row, dict.fromkeys(COLUMNS[:3], float), where="state.pt: rows")
+            check_keys(row, dict.fromkeys(row, (float, NoneType)), where="state.pt: rows")
+        if len(position) > len(POSITION) or position["best_file"] != checkpoint.best:
+            raise UserError("state.pt: its position is not that of the manifest")
+    except UserError as error:
+        raise CheckpointError(f"{checkpoint.path.name} is damaged: {error}") from error
+
+
+def _restore(trainer: Trainer, checkpoint: Checkpoint) -> list[str]:
+    try:
+        return trainer.restore(checkpoint)
+    except UserError:
+        raise
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:  # of torch, for other tensors
+        reason = f"{type(error).__name__}: {one_line(error, 160)}"
+        raise CheckpointError(f"{checkpoint.path.name} does not fit the run: {reason}") from error

@@ -65,6 +65,7 @@ def run(recipe: Recipe, options: RunOptions) -> RunFolder:
     """
     folder, checkpoint_path = _find_folder(options)
     seen = folder.state()
+    folder.refuse_unusable()
     resuming = bool(options.resume) and seen in ("unfinished", "finished")
     if resuming:
         local = recall(folder)
