@@ -24,6 +24,7 @@ _RESERVED = {
     "threads": "--threads before the --",
     "resume": "nothing: a study always resumes",
     "overwrite": "another --output",
+    "allow_imports": "--allow-imports before the --",
     "list_recipes": "scripts/train.py",
     "show_recipe": "scripts/train.py",
 }

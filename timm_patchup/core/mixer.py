@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import SiteError, UserError, WrongType, one_line
+from ..errors import SiteError, UserError, WrongType, brief
 from .armed import Armed
 from .batch import (
     MixedBatch,
@@ -78,7 +78,7 @@ class Mixer:
         refuse_wrapped(model)
         if not isinstance(method, Method):
             raise WrongType(
-                f"method must be a method such as HardPatchUp(), got {one_line(repr(method), 60)}; "
+                f"method must be a method such as HardPatchUp(), got {brief(method, 60)}; "
                 f"create_mixer(name, model) takes the name of one"
             )
         self.model = model

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, brief
 from ..evaluation.suites import SUITES
 from ..runs.folder import RunFolder, parse_summary
 from ..system.checked import check_keys, read_json
@@ -253,7 +253,7 @@ def check_finished(study: Study, runs: Sequence[Run], options: StudyOptions) -> 
             problems += [f"{run.name}: {problem}; remove the folder to run it again" for problem in error.problems]
             continue
         problems += [
-            f"{run.name} was run with {name} {other!r}, got {own!r}: use the same settings, or another output"
+            f"{run.name} was run with {name} {brief(other)}, got {brief(own)}: use the same settings, or another output"
             for name, (own, other) in mine.differences(theirs).items()
         ]
     if problems:
