@@ -70,6 +70,83 @@ def test_cleaning_keeps_public_words(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Private().clean("in '/data/me/x.png', C:\\Users\\me\\x ~/me/x") == "in 'LOCAL_PATH', LOCAL_PATH LOCAL_PATH"
 
 
+PATHS = [
+    "file:///home/bob/x.png",
+    "file://host/data/me/x",
+    "FILE:/etc/me/x%20y",
+    "~bob/data",
+    "~bob/data/x.png",
+    "~/data",
+    "../../home/bob/data",
+    "../data/bob/x",
+    "runs/../../bob/data",
+    "/home/bob/data",
+]
+QUOTED = ["file:///home/bob/my data/x", "~bob/my data/x", "../../home/bob/my data", "/home/bob/my data"]
+TOKENS = [
+    "hf_" + "aB3" * 8,
+    "ghp_" + "aB3" * 12,
+    "gho_" + "aB3" * 12,
+    "github_pat_11AB_" + "aB3" * 12,
+    "glpat-" + "aB3-" * 6,
+    "sk-" + "aB3" * 16,
+    "sk-proj-" + "aB3_-" * 10,
+    "sk-ant-api03-" + "aB3_-" * 10,
+]
+PUBLIC = [
+    "../README.md",
+    "a/../b",
+    "~8/255",
+    "about ~5/10 of",
+    "a file: x.png",
+    "profile:/",
+    "/m/0k4j",
+    "/g/11bc",
+    "sk-learn",
+    "sk-resnext50_32x4d",
+    "task-0123456789abcdef0123456789",
+    "disk-abcdefghijklmnopqrstuvwxyz",
+    "ghp_ and github_pat_ and hf_",
+    "hf_hub_download_of_a_repository",
+    "https://huggingface.co/timm/resnet50.a1_in1k",
+    "https://x.example/a/../b/c",
+    "hfds/uoft-cs/cifar10",
+    "sha256 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "10/20/30, and/or/not, km/h",
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_paths_are_cleaned_wherever_they_are(path: str) -> None:
+    private = Private()
+    for before, after in (("", ""), ("see ", " here"), ("(", ")"), ("data=", ", next"), ('"', '"'), ("`", "`.")):
+        assert private.clean(f"{before}{path}{after}") == f"{before}LOCAL_PATH{after}"
+    assert private.clean_values({"data": [path]}) == {"data": ["LOCAL_PATH"]}
+
+
+@pytest.mark.parametrize("path", QUOTED)
+def test_paths_with_spaces_are_cleaned_in_quotes_and_as_values(path: str) -> None:
+    assert Private().clean(f"from '{path}' here") == "from 'LOCAL_PATH' here"
+    assert Private().clean_values([path]) == ["LOCAL_PATH"]
+
+
+@pytest.mark.parametrize("token", TOKENS)
+def test_tokens_are_known_by_their_form(token: str) -> None:
+    private = Private()
+    for before, after in (("", ""), ("token=", "\n"), ("'", "'"), ("https://x:", "@github.com")):
+        assert private.clean(f"{before}{token}{after}") == f"{before}TOKEN{after}"
+        assert private.secret_in(f"{before}{token}{after}".encode())
+    assert private.clean_values({token: token}) == {"TOKEN": "TOKEN"}
+
+
+@pytest.mark.parametrize("text", PUBLIC)
+def test_what_is_nobodys_secret_stays_readable(text: str) -> None:
+    private = Private()
+    assert private.clean(text) == text
+    assert private.clean_values([text]) == [text]
+    assert not private.found_in(text.encode())
+
+
 def test_a_user_may_have_the_name_of_an_optimizer_or_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["adamw", *"abcdefgh", "rose"]
     run = make_run(tmp_path / "run", opt="adamw", results={"class_names": names})

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
+from urllib.parse import quote
 
 from ..data.source import HUB_PREFIX
 from ..recipe import Recipe
-from ..system.markdown import escape
+from ..system.markdown import code, escape
 
 REPORT = "report"  # folder of the evaluation, in a run and in an export
 # Replaced by the name of the repository in a push.
@@ -141,7 +142,7 @@ def _introduction(facts: Facts) -> str:
     if facts.base_model:
         start = f", starting from [{facts.base_model}](https://huggingface.co/{facts.base_model})"
     elif recipe.pretrained_path is not None:
-        start = f", starting from the weights in a local file, `{recipe.pretrained_path}`"
+        start = f", starting from the weights in a local file, {code(recipe.pretrained_path)}"
     labels = facts.config.get("label_names") or []
     classes = (
         f" Its {len(labels)} classes: {escape(', '.join(labels))}." if 0 < len(labels) <= _MAX_CLASSES_NAMED else ""
@@ -191,12 +192,17 @@ def _scores(facts: Facts) -> str:
     text = f"## Results\n\n{part} {images}, {_times_tested(facts)}.\n\n" + "\n".join(rows)
     text += "\n\n![curves](curves.png)" + "\n\n![confusion](confusion.png)" * facts.is_confusion_known
     page = _deeper(facts.evaluation)
-    figures = [f"![{PurePosixPath(name).stem}]({name})" for name in facts.report if name.endswith((".png", ".svg"))]
-    tables = [f"- [{name}]({name})" for name in facts.report if not name.endswith((".png", ".svg"))]
+    figures = [_link(name, PurePosixPath(name).stem, "!") for name in facts.report if name.endswith((".png", ".svg"))]
+    tables = [_link(name, name, "- ") for name in facts.report if not name.endswith((".png", ".svg"))]
     if tables or figures:
         parts = [page, *(figure for figure in figures if figure not in page), "\n".join(tables)]
         text += "\n\n### Evaluation\n\n" + "\n\n".join(part for part in parts if part)
     return text
+
+
+def _link(name: str, text: str, start: str) -> str:
+    """Return a link to a file of the report, or a picture of it: such files may have any names."""
+    return f"{start}[{escape(text)}]({quote(name)})"
 
 
 def _times_tested(facts: Facts) -> str:

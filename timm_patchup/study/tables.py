@@ -49,7 +49,12 @@ def markdown(study: Study, rows: Sequence[StudyRow], *, command: str, failed: Se
         lines += [f"{source[0].upper()}{source[1:]}: {where}, ± its standard deviation; `-` if it has no number."]
     lines += comparison_section(study, comparisons(study, rows))
     if failed:
-        lines += ["", "Failed runs, not in the table:", "", *(f"- {name}: see logs/{name}.log" for name in failed)]
+        lines += [
+            "",
+            "Failed runs, not in the table:",
+            "",
+            *(f"- {name}: see logs/{name}.log" for name in map(escape, failed)),
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -14,12 +14,25 @@ from pathlib import Path
 from typing import Any
 
 _SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|(API|ACCESS|PRIVATE)_?KEY)$", re.IGNORECASE)
-_HUB_TOKEN = re.compile(rb"\bhf_[A-Za-z0-9]{16,}")
+# Tokens by their form: of the Hub, GitHub, GitLab, Slack, and the APIs of models, whose names may have parts.
+_TOKEN = re.compile(
+    rb"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{16,}|gh[opsru]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}"
+    rb"|xox[abeoprs]-[\w-]{16,}|sk-[A-Za-z0-9]{16,}|sk-(?:admin|ant|or|proj|svcacct)-[\w-]{16,})"
+)
+_TOKEN_TEXT = re.compile(_TOKEN.pattern.decode(), re.ASCII)
+_NO_ID = r"(?!/[gm]/[0-9][0-9a-z_]+(?![\w./-]))"  # /m/0k4j is a class of Open Images
 # Two parts at least: /255 is a fraction, and / alone reveals nothing. Not after a word (a/b), a URL or a tag.
-_PATH = re.compile(r"(?<![\w/<.~-])~?(?:/[\w.@+~-]+){2,}/?")
+_PATH = re.compile(rf"(?<![\w/<.~-]){_NO_ID}(?:/[\w.@+~-]+){{2,}}/?")
+# In a home, which begins with a letter (~5/10 is a number): ~/x, ~user/x.
+_HOME_PATH = re.compile(r"(?<![\w/<.~-])~(?:[A-Za-z_][\w.-]+)?(?:/[\w.@+~-]+)+/?")
+# Up from somewhere and down again: ../../home/x. One step and a name (../README.md) reveal nothing.
+_RELATIVE_PATH = re.compile(r"(?<![\w/.@+~-])(?:[\w.@+~-]+/)*\.\.(?:/[\w.@+~-]+){2,}/?")
+_FILE_URL = re.compile(r"\bfile:/[^\s\"'`<>|),;]*", re.IGNORECASE)
 # In quotes, and as a whole value, a path may contain spaces.
-_QUOTED_PATH = re.compile(r"([\"'`])~?/[^\"'`\n/]+/[^\"'`\n]*\1")
-_WHOLE_PATH = re.compile(r"~?/[^/]|[A-Za-z]:[\\/]")
+_QUOTED_PATH = re.compile(rf"([\"'`])(?:file:/{{1,3}}|~[\w.-]*/|(?:\.\./)+|{_NO_ID}/)[^\"'`\n/]+/[^\"'`\n]*\1")
+_WHOLE_PATH = re.compile(
+    rf"~([a-z_][\w.-]+)?/[^/]|{_NO_ID}/[^/]|[a-z]:[\\/]|file:/|\.\.[\\/][^\\/]+[\\/]", re.IGNORECASE
+)
 _WINDOWS_PATH = re.compile(r"\b[A-Za-z]:\\[^\s\"'<>|]+")
 # Names that many machines have reveal nothing and occur in any text.
 _COMMON = frozenset({"admin", "docker", "home", "localhost", "root", "runner", "ubuntu", "user", "users", "worker"})
@@ -55,8 +68,10 @@ class Private:
         """Return the text with private words replaced."""
         for token in self.tokens:
             text = text.replace(token, "TOKEN")
-        text = re.sub(_HUB_TOKEN.pattern.decode(), "TOKEN", text)
+        text = _TOKEN_TEXT.sub("TOKEN", text)
         text = _QUOTED_PATH.sub(r"\1LOCAL_PATH\1", text)
+        for form in (_FILE_URL, _RELATIVE_PATH, _HOME_PATH):
+            text = form.sub("LOCAL_PATH", text)
         for path in self.paths:
             text = re.sub(re.escape(path) + r"(?:/[\w.@+~-]*)*", "LOCAL_PATH", text)
         text = _WINDOWS_PATH.sub("LOCAL_PATH", _PATH.sub("LOCAL_PATH", text))
@@ -75,7 +90,7 @@ class Private:
     def secret_in(self, content: bytes) -> bool:
         """Return whether bytes contain a token or a private path."""
         known = any(word.encode() in content for word in (*self.tokens, *self.paths))
-        return known or _HUB_TOKEN.search(content) is not None
+        return known or _TOKEN.search(content) is not None
 
     def found_in(self, content: bytes) -> bool:
         """Return whether bytes contain a token, a private path, or a name too long to be there by chance."""
