@@ -177,6 +177,9 @@ class Recipe(Checked):
     )
     # Optimizer
     batch_size: int = setting(100, "the whole batch of one update, over all processes and accumulation steps", low=1)
+    drop_last: bool = setting(
+        True, "leave out the samples at the end of an epoch that do not fill a batch; the authors train on them, too"
+    )
     grad_accum_steps: int = setting(1, "micro-batches per update and process", low=1)
     validation_batch_size: int = setting(500, "batch per process in evaluation", low=1, fixed=False)
     opt: str = setting("sgd", "an optimizer of timm; sgd is with Nesterov momentum, as in timm")
