@@ -325,8 +325,8 @@ ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
     (
         "affine tests",
         "ranges only",
-        "RandomAffine of torchvision 0.4.2, nearest; its shear also squeezes rows",
-        "RandomAffine of today's torchvision, nearest",
+        "RandomAffine of torchvision 0.4.2, nearest; its shear also squeezes rows, its centre is half a pixel off",
+        "RandomAffine of today's torchvision, nearest; `--affine authors`",
     ),
     ("FGSM's eps", "not stated", "normalised space", "studies normalised, `evaluate.py` pixels; `--eps-space`"),
     ("DeepFool, DDN, CW", "foolbox, 7 steps, 8/255", "no code", "foolbox's own success at 8/255 in L2"),

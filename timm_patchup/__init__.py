@@ -10,6 +10,7 @@ from types import ModuleType
 from . import methods, models
 from .core.create import PatchUp, create_mixer
 from .core.draw import Draw
+from .core.hooks import detach
 from .core.method import Method, list_methods, register_method
 from .core.mixer import Mixer
 from .core.one_of import OneOf
@@ -28,6 +29,7 @@ __all__ = [
     "PatchUp",
     "Schedule",
     "create_mixer",
+    "detach",
     "list_methods",
     "list_sites",
     "methods",

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+_LONGEST_NAME = 200  # characters; comparing takes time that grows with the square, and no name is longer
+
 
 class UserError(ValueError):
     """The call was wrong: everything that is wrong with it, one line per problem.
@@ -145,6 +147,17 @@ def one_line(error: BaseException | str, length: int | None = None) -> str:
     return " ".join(str(error).split())[:length]
 
 
+def brief(value: Any, length: int = 100) -> str:
+    """Return a value as an error line shows it: as Python writes it, without line breaks, cut if it is long.
+
+    Example:
+        >>> brief(list(range(1000)), 20)
+        '[0, 1, 2, 3, 4, 5...'
+    """
+    text = one_line(repr(value))
+    return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
 def nearest(name: Any, known: Iterable[str]) -> str:
     """Return the end of a line about an unknown name: ``"; did you mean a or b?"``, empty if nothing is near.
 
@@ -152,7 +165,7 @@ def nearest(name: Any, known: Iterable[str]) -> str:
         >>> nearest("epoch", ["epochs", "lr"])
         '; did you mean epochs?'
     """
-    near = get_close_matches(str(name), list(known), n=3, cutoff=0.5)
+    near = [] if len(str(name)) > _LONGEST_NAME else get_close_matches(str(name), list(known), n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
@@ -165,5 +178,5 @@ def unknown(kind: str, name: Any, known: Iterable[str]) -> UserError:
     """
     names = list(known)
     if not names:
-        return UserError(f"unknown {kind} {name!r}: there are none")
-    return UserError(f"unknown {kind} {name!r}: choose from {', '.join(names)}{nearest(name, names)}")
+        return UserError(f"unknown {kind} {brief(name)}: there are none")
+    return UserError(f"unknown {kind} {brief(name)}: choose from {', '.join(names)}{nearest(name, names)}")

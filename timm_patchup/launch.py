@@ -14,19 +14,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
-
-from .cli.command import report
+from .cli.command import flags_given_twice, print_errors, report
 from .cli.for_timm import for_timm
-from .cli.recipe_flags import add_mix_flags, mix_values, named_recipe, peek
+from .cli.recipe_flags import ALLOW_IMPORTS, ALLOW_IMPORTS_HELP, add_mix_flags, mix_values, named_recipe, peek
 from .core import plugin
 from .core.method import list_methods
-from .core.outside import import_methods
+from .core.outside import import_methods, require_consent
 from .errors import Failed, UserError, nearest
 from .recipe import Recipe, load_recipe
 from .recipe.override import override
 from .recipe.schema import MIX_PREFIX
 from .recipe.stored import without_retired
+from .system.checked import read_yaml
+from .system.output import say
 
 COMMAND = "timm-patchup"
 _EXAMPLES = (
@@ -46,11 +46,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run a training script under a mixer; exit with one line if the call is wrong. The script's errors pass."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv and argv[0] in ("-h", "--help"):
-        print("Run timm's own train.py, unmodified, with PatchUp or another method mixing inside the model.\n")
-        print("usage: timm-patchup path/to/train.py --mix NAME [the script's own flags]")
-        print("       timm-patchup path/to/train.py --help    shows the script's flags with ours")
-        print("methods:", ", ".join(list_methods()))
-        print("examples:", *_EXAMPLES, sep="\n  ")
+        say("Run timm's own train.py, unmodified, with PatchUp or another method mixing inside the model.", "")
+        say("usage: timm-patchup path/to/train.py --mix NAME [the script's own flags]")
+        say("       timm-patchup path/to/train.py --help    shows the script's flags with ours")
+        say(f"methods: {', '.join(list_methods())}", "examples:", *(f"  {line}" for line in _EXAMPLES))
         raise SystemExit(0)
     try:
         if not argv or argv[0].startswith("-"):
@@ -101,16 +100,22 @@ def _parse_with_mix(parse_args: Callable[..., Any], parsed: list[argparse.Namesp
         words = sys.argv[1:] if words is None else words
         self.error = _refuse  # type: ignore[method-assign]
         self.set_defaults(**_own_keys_of_file())
+        mix = peek(words).get("mix")
+        if mix is None:
+            mix = self._defaults.get("mix")
+            require_consent(mix, named_in=_config_file(), allowed=ALLOW_IMPORTS in words)
         named_recipe(words)  # so that settings from outside are flags
         with suppress(UserError):  # reported with the flags
-            import_methods(self._defaults.get("mix"))
+            import_methods(mix)
         keys = add_mix_flags(
             self.add_argument_group("PatchUp", "mixing inside the network (timm_patchup)"), default=None
         )
         _apply_file(self, keys)
         _add_recipe(self, words)
         defaults = {key: self.get_default(key) for key in keys}
+        print_errors(COMMAND, flags_given_twice(self, words), 0)
         namespace = parse_args(self, *args, **kwargs)
+        vars(namespace).pop("allow_imports", None)  # consent is given on the command line: args.yaml has none
         _configure(namespace, defaults)
         parsed.append(namespace)
         return namespace
@@ -122,15 +127,17 @@ def _refuse(message: str) -> NoReturn:
     raise UserError(message)
 
 
-def _own_keys_of_file() -> dict[str, Any]:
-    """Return our keys in the script's ``-c`` file: a script may leave out keys that its parser does not know."""
+def _config_file() -> str | None:
+    """Return the script's ``-c`` file."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-c", "--config", nargs="?")
-    path = parser.parse_known_args()[0].config
-    try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) if path else None
-    except (OSError, ValueError, yaml.YAMLError):  # for the script to report
-        values = None
+    return parser.parse_known_args()[0].config
+
+
+def _own_keys_of_file() -> dict[str, Any]:
+    """Return our keys in the script's ``-c`` file: a script may leave out keys that its parser does not know."""
+    path = _config_file()
+    values = read_yaml(Path(path)) if path and Path(path).is_file() else None  # a missing one is the script's to report
     return {key: values[key] for key in values if _is_own(key)} if isinstance(values, dict) else {}
 
 
@@ -150,6 +157,7 @@ def _add_recipe(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Make a recipe, if one is named, the defaults of the script: its flags and its ``-c`` file override them."""
     help_text = "a recipe of timm_patchup, by name or file: defaults for all other flags"
     parser.add_argument("--recipe", metavar="NAME|FILE", help=help_text)
+    parser.add_argument(ALLOW_IMPORTS, action="store_true", help=ALLOW_IMPORTS_HELP)
     given, from_file = peek(words, "recipe", "model"), dict(parser._defaults)
     source = given.pop("recipe", None)
     if source is None:
@@ -158,11 +166,12 @@ def _add_recipe(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     chosen = {key: value for key in ("model", "mix") if (value := given.get(key, from_file.get(key)))}
     known = {action.dest for action in parser._actions}
     num_processes = int(os.environ.get("WORLD_SIZE", 1))
-    values, remarks = for_timm(load_recipe(source, chosen), known=known, num_processes=num_processes)
+    recipe = load_recipe(source, chosen, allow_imports=ALLOW_IMPORTS in words)
+    values, remarks = for_timm(recipe, known=known, num_processes=num_processes)
     parser.set_defaults(**{key: value for key, value in values.items() if key not in from_file})
     if int(os.environ.get("RANK", 0)) == 0:
         for remark in remarks:
-            print(f"{COMMAND}: {remark}", file=sys.stderr)
+            say(f"{COMMAND}: {remark}", stream=sys.stderr)
 
 
 def _configure(namespace: argparse.Namespace, defaults: dict[str, Any]) -> None:

@@ -126,7 +126,7 @@ def test_model_that_is_no_module(value: object) -> None:
 def test_two_mixers_on_one_model(model: nn.Module) -> None:
     first = PatchUp(model)
     hooks = hook_count(model)
-    with pytest.raises(ValueError, match=r"^the model already has a mixer: call detach\(\) on that one first$"):
+    with pytest.raises(ValueError, match=r"^the model already has a mixer: call detach\(\) on that one first"):
         PatchUp(model, mode="soft")
     assert hook_count(model) == hooks
     first.detach()

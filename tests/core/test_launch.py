@@ -103,6 +103,26 @@ def test_keys_of_a_file_that_the_script_leaves_out(train_script: Path, tmp_path:
     assert [settings[key] for key in ("mix", "mix_gamma", "mix_prob", "seed")] == ["hard_patchup", 0.4, 0.9, 7]
 
 
+def test_a_file_whose_aliases_expand_without_end_is_one_line(train_script: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    levels = [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 9)]
+    own.write_text("\n".join(["a0: &a0 [x]", *levels, "mix: hard_patchup", "mix_gamma: *a8"]))
+    done = launch(train_script, "-c", own, "--output", tmp_path / "a")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "aliases" in line
+
+
+def test_a_flag_given_twice_is_noted(train_script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "args.yaml"
+    done = launch(train_script, "--output", out, "--mix", "none", "--mix", "cutmix", "--seed", "1", "--seed", "2")
+    assert done.returncode == 0, done.stderr
+    for flag in ("--mix", "--seed"):
+        assert f"timm-patchup: {flag} is given twice: the last one holds" in done.stderr.splitlines()
+    settings = yaml.safe_load(out.read_text())
+    assert (settings["mix"], settings["seed"]) == ("cutmix", 2)
+
+
 def test_misspelt_keys_of_a_file_are_refused(train_script: Path, tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_text("mix: hard_patchup\nmix_gama: 0.4\n")

@@ -16,6 +16,7 @@ from tests.support.datasets_on_disk import numbered_image, write_parquet
 from timm_patchup.data.batches import EvaluationBatches, TrainingBatches
 from timm_patchup.data.loader import evaluation_loader, load_data, training_loader
 from timm_patchup.data.workers import SharedBuffers
+from timm_patchup.errors import UserError
 from timm_patchup.recipe import Recipe
 
 from .small_recipe import small
@@ -36,6 +37,48 @@ def test_a_batch_is_the_same_set_for_any_number_of_processes(world_size: int, pi
         assert sorted(mine) == sorted(batch)
         assert all(len(piece) == 8 // (world_size * pieces) for share in shares for piece in share)
     assert len({sample for batch in whole for _, sample in batch}) == 48
+
+
+@given(
+    st.integers(1, 60), st.integers(1, 4), st.integers(1, 4), st.sampled_from([1, 2, 3]), st.integers(0, 3), st.data()
+)
+def test_the_last_batch_of_an_epoch(
+    batches: int, world_size: int, pieces: int, each: int, epoch: int, data: st.DataObject
+) -> None:
+    """Every sample once, shares that differ by one at most, and weights of the shares that add up to one."""
+    parts = world_size * pieces
+    batch_size = parts * each
+    left = data.draw(st.integers(parts, batch_size))
+    count = (batches - 1) * batch_size + left
+    keys = {"batch_size": batch_size, "micro_batches": pieces, "world_size": world_size, "seed": 3}
+    seen, weight = [], 0.0
+    for rank in range(world_size):
+        own = TrainingBatches(count, rank=rank, drop_last=False, **keys)
+        dropping = TrainingBatches(count, rank=rank, **keys)
+        own.begin(epoch)
+        dropping.begin(epoch)
+        listed = list(own)
+        assert own.updates == batches
+        assert len(own) == len(listed) == batches * pieces
+        assert listed[: len(dropping)] == list(dropping), "whole batches are the same"
+        for update in range(batches):
+            mine = listed[update * pieces : (update + 1) * pieces]
+            size = batch_size if update < batches - 1 else left
+            assert all(size // parts <= len(piece) <= -(-size // parts) for piece in mine)
+            assert own.divisors(update) == [size / (world_size * len(piece)) for piece in mine]
+        if left == batch_size:
+            assert own.divisors(batches - 1) == [pieces] * pieces
+        weight += sum(1 / (world_size * divisor) for divisor in own.divisors(batches - 1))
+        seen += [sample for piece in listed for _, sample in piece]
+    assert sorted(seen) == list(range(count))
+    assert weight == pytest.approx(1.0)
+
+
+def test_a_last_batch_with_fewer_images_than_processes_is_refused() -> None:
+    keys = {"batch_size": 8, "rank": 0, "seed": 3, "drop_last": False}
+    assert TrainingBatches(50, micro_batches=2, world_size=1, **keys).updates == 7  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"^drop_last false: 2 of 50 images .* 2 processes x 2 accumulation steps"):
+        TrainingBatches(50, micro_batches=2, world_size=2, **keys)  # type: ignore[arg-type]
 
 
 def test_an_epoch_can_be_resumed() -> None:

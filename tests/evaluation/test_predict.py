@@ -203,3 +203,55 @@ def test_class_names_of_models_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -
     names = class_names(load_models(["test_resnet.r160_in1k"])[0])
     assert len(names) == 1000
     assert names[0].startswith("tench")
+
+
+HOSTILE = "cat\x1b[2J\x1b]0;owned\x07\nb.png  dog 99.0%\u202e"
+
+
+@pytest.mark.parametrize("style", ["table", "csv", "jsonl"])
+def test_names_from_a_file_do_not_reach_the_terminal_as_they_are(
+    style: str, photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Class names and file names of downloaded models and folders."""
+    net = timm.create_model("test_resnet", num_classes=2, pretrained_cfg_overlay={"label_names": [HOSTILE, "x,\x9b"]})
+    monkeypatch.setattr("timm_patchup.evaluation.predict.load_models", lambda names: [wrap_model(net)])
+    (photos / "a.png").rename(photos / "a\x1b[2J\nb.png")
+    code, out, err = call(capsys, "--model", "any", photos, "--format", style, "--top", 2, "--threads", 1)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert len(lines) == 3 + (style == "csv")
+    assert all(line.isprintable() for line in lines)
+    if style == "jsonl":
+        assert {one["label"] for one in json.loads(lines[0])["classes"]} == {HOSTILE, "x,\x9b"}, "nothing is lost"
+    if style == "csv":
+        assert len(list(csv.DictReader(io.StringIO(out)))) == 3
+
+
+def test_an_unreadable_image_with_such_a_name_is_one_line(
+    run: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (photos / "c\x1b[2J\u202e.jpg").write_text("no image")
+    code, _, err = call(capsys, "--model", run, photos, "--threads", 1)
+    assert code == 1
+    assert all(line.isprintable() for line in err.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([""], "an image is empty"),
+        (["a.png", ""], "an image is empty"),
+        (["a.png", "--plot", "x.nope"], "--plot writes a PNG file"),
+        (["a.png", "--plot", "x"], "--plot writes a PNG file"),
+        (["a.png", "--plot", "."], "--plot must be a file, but . is a folder"),
+        (["a.png", "--plot", ""], "--plot is empty"),
+        (["a.png", "--threads", "100000"], "--threads must be at most 1024"),
+    ],
+)
+def test_wrong_calls_are_one_line(
+    run: Path, words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = call(capsys, "--model", run, *words)
+    assert (code, out) == (2, "")
+    assert expected in err
+    assert len(err.splitlines()) == 1

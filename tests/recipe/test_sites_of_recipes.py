@@ -76,6 +76,59 @@ def test_a_file_may_name_sites_for_its_own_network(tmp_path: Path) -> None:
         load_recipe(path, {"mix": "soft_patchup"})
 
 
+SITES_OF_A_FILE = "sites: {stem: 3, stage1: 5}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("include: [fashion_mini_hard_patchup]\n", (["stem", "stage1"], [3, 5])),
+        ("include: [cifar10, wrn28_10, sgd]\nmix: hard_patchup\n", (["stem", "stage1"], [3, 5])),
+        ("mix: soft_patchup\n", (["stem", "stage1"], [3, 5])),
+        ("include: [fashion_mini_hard_patchup]\nmix: soft_patchup\n", (["stem", "stage1"], [3, 5])),
+        ("include: [fashion_mini_hard_patchup]\nmix_block_size: 1\n", (["stem", "stage1"], 1)),
+        ("include: [fashion_mini_hard_patchup]\nmix_sites: [stage1, stem]\n", (["stage1", "stem"], [5, 3])),
+        ("mix: hard_patchup\nmix_sites: [stage1]\n", (["stage1"], 5)),
+    ],
+)
+def test_the_sites_of_a_file_are_applied(tmp_path: Path, text: str, at: tuple[list[str], object]) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(text + SITES_OF_A_FILE)
+    settings = load_recipe(path).mix_settings
+    assert (settings["sites"], settings["block_size"]) == at
+    several = load_recipe(path, {"mix": ["hard_patchup", "cutmix"]}).mix_settings
+    assert several["hard_patchup"]["sites"] == ["stem", "stage1"]
+
+
+def test_the_sites_of_a_file_are_applied_to_each_of_several_methods(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("mix: [hard_patchup, cutmix, manifold_mixup]\nmix_settings: {hard_patchup: {gamma: 0.4}}\n")
+    path.write_text(path.read_text() + SITES_OF_A_FILE)
+    settings = load_recipe(path).mix_settings
+    assert (settings["hard_patchup"]["sites"], settings["hard_patchup"]["gamma"]) == (["stem", "stage1"], 0.4)
+    assert settings["hard_patchup"]["block_size"] == [3, 5]
+    assert settings["manifold_mixup"]["sites"] == ["stem", "stage1"]
+    assert "sites" not in settings["cutmix"]
+    including = tmp_path / "including.yaml"
+    including.write_text("include: [own.yaml]\nsites: {stem: 7}\n")
+    assert load_recipe(including).mix_settings["manifold_mixup"]["sites"] == ["stem"]
+
+
+def test_the_sites_of_an_included_network_are_applied(tmp_path: Path) -> None:
+    (tmp_path / "net.yaml").write_text("model: resnet18\n" + SITES_OF_A_FILE)
+    path = tmp_path / "own.yaml"
+    path.write_text("include: [net.yaml]\nmix: manifold_mixup\n")
+    assert load_recipe(path).mix_settings["sites"] == ["stem", "stage1"]
+
+
+@pytest.mark.parametrize("sites", ["{stem: none}", "{stem: 0}", "{stem: 2.5}", "{stem: true}", "stem"])
+def test_wrong_sites_are_refused(tmp_path: Path, sites: str) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(f"include: [fashion_mini_cutmix]\nsites: {sites}\n")
+    with pytest.raises(UserError, match=r"^sites must be a mapping"):
+        load_recipe(path)
+
+
 def test_stages_are_as_large_as_the_files_say() -> None:
     """The reductions that the comments of the parts rely on."""
     assert [place["reduction"] for place in timm.create_model("resnet101").feature_info[:3]] == [2, 4, 8]

@@ -26,6 +26,7 @@ COUNTS = {
     "fashion_mini_third": 3 * 10,
     "fgsm": 9 * 6 * 5,
     "finetune": 7 * 3,
+    "finetune_choice": 2 * 3 * 8,
     "gamma_block": (4 * 4 + 5 * 4 + 5) * 3,
     "geometry": 3,
     "imagenet": 9,

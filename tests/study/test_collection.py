@@ -71,15 +71,16 @@ def test_values_of_an_evaluation(tmp_path: Path) -> None:
     run = study.runs(1)[0]
     finish(tmp_path, run, options, error=20.0)
     assert not is_done(study, run, options), "the evaluation is left"
-    options.report(run).mkdir(parents=True)
+    report = options.report(run, study.evaluation[0])
+    report.mkdir(parents=True)
     entry = {"values": {"rotate +-20": 36.45, "scale 0.6": None}, "settings": {"resampling": "nearest"}}
 
     def write(entry: dict[str, object]) -> None:
-        (options.report(run) / "results.json").write_text(json.dumps({"suites": {"affine": {run.name: entry}}}))
+        (report / "results.json").write_text(json.dumps({"suites": {"affine": {run.name: entry}}}))
 
     write(entry)
     assert not is_done(study, run, options), "the page is left"
-    (options.report(run) / "report.html").write_text("")
+    (report / "report.html").write_text("")
     write(entry | {"settings": {"interpolation": "bilinear, black outside"}})
     assert not is_done(study, run, options), "measured when a scale of 0.6 enlarged the image"
     write(entry)

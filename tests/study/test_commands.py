@@ -45,7 +45,9 @@ def test_corrupted_images_are_passed_on_and_have_separate_reports(
     others = [
         StudyOptions(tmp_path, corrupted=where) for where in (f"{tmp_path}/Tiny-C", "hfds/a/Tiny-C", "hfds/b/Tiny-C")
     ]
-    assert len({options.report(run) for options in (made, ready, *others)}) == 5, "none is taken for another"
+    assert len({options.report(run, study.evaluation[0]) for options in (made, ready, *others)}) == 5, (
+        "none is taken for another"
+    )
     assert ready.reports.name.startswith("reports_Tiny-C-")
 
     words = ["--seeds", 1, "--output", tmp_path / "out", "--dry-run", "--corrupted"]

@@ -222,7 +222,7 @@ title: trained, then evaluated
 seeds: 1
 paper: ["tab:affine_p34_result"]
 evaluation:
-- {suite: affine, metric: affine_error, values: [rotate +-20, scale 1.4]}
+- {suite: affine, metric: affine_error, values: [rotate +-20, scale 1.4], limit: 20}
 - {suite: fgsm, metric: fgsm_accuracy, values: ["0"]}
 groups:
 - {benchmarks: [fashion_mini], methods: [none]}
@@ -254,8 +254,10 @@ def test_a_study_stopped_in_its_evaluation_does_not_train_again(tmp_path: Path) 
 
     assert study_here(*words, *training) == 0
     assert weights.stat().st_mtime_ns == trained
-    suites = json.loads((folder / "reports" / "fashion_mini_none-seed0" / "results.json").read_text())["suites"]
-    (affine,), (fgsm,) = suites["affine"].values(), suites["fgsm"].values()
+    names = ("fashion_mini_none-seed0-20_images", "fashion_mini_none-seed0")
+    fewer, whole = (json.loads((folder / "reports" / name / "results.json").read_text()) for name in names)
+    assert (fewer["data"]["samples"], whole["data"]["samples"]) == (20, 60)
+    (affine,), (fgsm,) = fewer["suites"]["affine"].values(), whole["suites"]["fgsm"].values()
     rows = rows_of(folder / "results.csv")
     shown = {place: float(row["mean"]) for place, row in rows.items() if row["metric"] != "test_error"}
     assert shown == {

@@ -1,11 +1,16 @@
 """Files that a user or a crash may have touched: whatever is wrong with them is one line."""
 
+import re
+from itertools import pairwise
 from pathlib import Path
 from types import NoneType
 
 import pytest
+import yaml
 
+import timm_patchup
 from timm_patchup.errors import UserError
+from timm_patchup.recipe import load_recipe
 from timm_patchup.runs.folder import RunFolder, parse_summary
 from timm_patchup.study.definition import load_study
 from timm_patchup.system.checked import check_keys, read_json, read_yaml
@@ -40,6 +45,59 @@ def test_damaged_yaml_is_one_line_or_harmless(text: str, tmp_path: Path) -> None
     with pytest.raises(UserError) as caught:
         check_keys(read_yaml(path), {}, where=str(path))
     assert the_line(caught).startswith(str(path))
+
+
+def bomb(levels: int = 9, per_level: int = 9) -> str:
+    """A file of a few hundred bytes whose aliases stand for 9^9 values."""
+    names = [f"a{level}" for level in range(levels)]
+    lines = [f"{names[0]}: &{names[0]} [{', '.join(['x'] * per_level)}]"]
+    lines += [f"{n}: &{n} [{', '.join([f'*{below}'] * per_level)}]" for below, n in pairwise(names)]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        bomb(),
+        bomb().replace("[", "{a: [").replace("]", "]}"),
+        "a: &a {b: [*a]}",
+        "mix: &a [*a]",
+        "? &a [*a]\n: 1",
+    ],
+    ids=["lists", "mappings", "mapping in itself", "list in itself", "key in itself"],
+)
+def test_aliases_are_bounded_by_what_they_stand_for(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        read_yaml(path)
+    assert the_line(caught).startswith(str(path))
+    assert len(the_line(caught)) < 300
+
+
+def test_aliases_of_honest_files_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "args.yaml"
+    path.write_text("mean: &m [0.5, 0.5, 0.5]\nstd: *m\nmodel_kwargs: {a: *m, <<: {b: *m}}\n" + bomb(levels=4))
+    content = read_yaml(path)
+    assert content["std"] == content["model_kwargs"]["b"] == [0.5, 0.5, 0.5]
+    assert len(content["a3"]) == 9
+
+
+def test_all_yaml_is_read_in_one_place() -> None:
+    calls = re.compile(r"yaml\.(safe_load|load|full_load|unsafe_load)\b")
+    package = Path(timm_patchup.__file__).parent
+    readers = [path.name for path in package.rglob("*.py") if calls.search(path.read_text(encoding="utf-8"))]
+    assert readers == ["checked.py"]
+
+
+@pytest.mark.parametrize("value", ["x" * 10_000, list(range(10_000)), {"a": "\n" * 500}], ids=["text", "list", "dict"])
+def test_an_error_shows_a_value_in_short(value: object, tmp_path: Path) -> None:
+    for keys in ({"lr": value}, {"mix": value}, {"model_kwargs": [value]}, {"sites": [value]}, {"mix_settings": value}):
+        path = tmp_path / "own.yaml"
+        path.write_text(yaml.safe_dump({"include": ["fashion_mini_none"], **keys}))
+        with pytest.raises(UserError) as caught:
+            load_recipe(path)
+        assert all(len(line) < 600 for line in caught.value.problems), keys.keys()
 
 
 def test_a_missing_file_and_a_folder_are_one_line(tmp_path: Path) -> None:

@@ -94,7 +94,8 @@ def test_other_methods_are_refused_on_resume(tmp_path: Path) -> None:
     ):
         ended = train_here("--resume", tmp_path / "a", "--threads", 1, *both, *other)
         assert ended.code == 2
-        assert len(ended.err.splitlines()) == len(lines), "the settings that differ, and no others"
+        found = [line for line in ended.err.splitlines() if "is given twice" not in line]
+        assert len(found) == len(lines), "the settings that differ, and no others"
         assert all(
             f"was started with {line}: leave it out to resume, or start a new run" in ended.err for line in lines
         ), ended.err

@@ -15,6 +15,7 @@ from torch import nn
 
 import timm_patchup
 from tests.hub.hub_runs import make_run
+from tests.study.studying import study_here
 from tests.support.launching import run_command
 from tests.support.paths import ROOT
 from tests.support.training import TINY, digests, train_here
@@ -25,6 +26,7 @@ from timm_patchup.errors import UserError
 from timm_patchup.hub import export, load
 from timm_patchup.recipe import Recipe, load_recipe
 from timm_patchup.recipe.compose import read_resolved
+from timm_patchup.recipe.data_names import load_data_spec
 from timm_patchup.recipe.stored import stored_recipe
 from timm_patchup.runs.load import load_with_recipe
 
@@ -98,6 +100,86 @@ def test_what_cannot_be_imported_ends_in_one_line(here: Path, name: str, message
     assert line.startswith(message)
 
 
+@pytest.fixture
+def recipe_file(here: Path) -> Path:
+    """A recipe that names the module, as one that came with a model may."""
+    path = here / "recipe.yaml"
+    path.write_text(f"include: [fashion_mini_none]\nmix: {NAME}\nmix_rate: 0.5\n")
+    return path
+
+
+def the_refusal(problems: list[str]) -> str:
+    """Return the line, after checking that it says what would be imported and how to allow it."""
+    (line,) = problems
+    assert all(part in line for part in (NAME, "import my_methods", "--allow-imports", f"--mix {NAME}"))
+    return line
+
+
+def test_a_module_that_a_file_names_is_imported_with_consent_only(here: Path, recipe_file: Path) -> None:
+    for path, overrides in ((recipe_file, {}), (recipe_file, {"epochs": 2}), (recipe_file, {"mix_rate": 0.4})):
+        with pytest.raises(UserError) as caught:
+            load_recipe(path, overrides)
+        assert the_refusal(caught.value.problems).startswith(str(path))
+    including = here / "including.yaml"
+    including.write_text(f"include: [{recipe_file}]\nepochs: 2\n")
+    several = here / "several.yaml"
+    several.write_text(f"include: [fashion_mini_none]\nmix: [cutmix, {NAME}]\n")
+    for path in (including, several):
+        with pytest.raises(UserError):
+            load_recipe(path)
+    assert load_recipe(recipe_file, {"mix": "cutmix"}).mix == "cutmix", "the module is not needed"
+    assert load_data_spec(str(recipe_file)).dataset == "fashion_mini"
+    assert not (here / "imported").exists()
+    assert load_recipe(several, allow_imports=True).mix == ["cutmix", NAME]
+    assert (here / "imported").exists(), "the mark works"
+
+
+def test_naming_the_method_is_consent(here: Path, recipe_file: Path) -> None:
+    assert load_recipe(recipe_file, {"mix": NAME}).mix_settings["rate"] == 0.5
+    assert (here / "imported").exists()
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["--list-recipes"]], ids=["show", "help", "list"])
+def test_commands_import_nothing_that_a_recipe_names(here: Path, recipe_file: Path, words: list[str]) -> None:
+    ended = train_here("--recipe", recipe_file, "--show-recipe", *words)
+    if not words:
+        assert ended.code == 2
+        the_refusal(ended.err.splitlines())
+    assert not (here / "imported").exists()
+    allowed = train_here("--recipe", recipe_file, "--show-recipe", "--allow-imports", "--mix-rate", 0.25)
+    assert (allowed.code, allowed.err) == (0, "")
+    assert "mix_rate: 0.25" in allowed.out
+
+
+def test_a_resumed_run_asks_for_consent(here: Path) -> None:
+    ended = train_here(*TINY, "--output", here, "--mix", NAME, "--experiment", "a", "--epochs", 1)
+    assert ended.code == 0, ended.err
+    (here / "a" / "results.json").unlink()
+    (here / "imported").unlink()
+    for name in (NAME, "swap_rows"):  # as in a new process
+        method_module._METHODS.pop(name)
+    sys.modules.pop("my_methods")
+    ended = train_here("--resume", here / "a", "--threads", 1)
+    assert ended.code == 2
+    the_refusal(ended.err.splitlines())
+    assert not (here / "imported").exists()
+    ended = train_here("--resume", here / "a", "--threads", 1, "--allow-imports")
+    assert ended.code == 0, ended.err
+
+
+def test_a_study_asks_for_consent(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    group = f"{{benchmarks: [fashion_mini], methods: [none], cases: {{own: {{mix: '{NAME}'}}}}}}"
+    (here / "own.yaml").write_text(f"title: Own\ngroups: [{group}]\nseeds: 1\n")
+    words = ["--study", "own.yaml", "--dry-run", "--output", here / "studies"]
+    assert study_here(*words) == 2
+    assert "--allow-imports" in capsys.readouterr().err
+    assert not (here / "imported").exists()
+    assert study_here(*words, "--", "--allow-imports") == 2
+    assert "use --allow-imports before the --" in capsys.readouterr().err
+    assert study_here(*words, "--allow-imports") == 0
+    assert f"--mix {NAME}" in capsys.readouterr().out
+
+
 def test_a_run_is_recorded_and_resumes_exactly(here: Path) -> None:
     words = [*TINY, "--output", here, "--mix", NAME, "--mix-rate", "5e-1", "--checkpoint-steps", 3]
     ended = train_here(*words, "--checkpoint-hist", 9, "--experiment", "whole")
@@ -131,7 +213,14 @@ def test_under_timms_script(here: Path, train_script: Path) -> None:
     assert "rank 0 of 1: MixTask" in done.stdout
     settings = yaml.safe_load(first.read_text())
     assert (settings["mix"], settings["mix_rate"]) == (NAME, 0.5)
+    assert "allow_imports" not in settings
+    (here / "imported").unlink()
+    first.write_text(first.read_text() + "allow_imports: true\n")
     done = run_command(*start, "-c", first, "--output", second)
+    assert done.returncode == 2
+    the_refusal(done.stderr.splitlines())
+    assert not (here / "imported").exists()
+    done = run_command(*start, "-c", first, "--output", second, "--allow-imports")
     assert done.returncode == 0, done.stderr
     assert yaml.safe_load(second.read_text()) == {**settings, "output": str(second)}
     done = run_command(*start, "--mix", "my_methods:Swap", "--output", second)
@@ -153,6 +242,9 @@ def test_a_file_that_is_read_imports_nothing(here: Path) -> None:
     assert load_with_recipe(str(folder)).recipe == recipe
     load(str(folder))
     load(str(run.path))
+    assert (
+        "`python -m timm_patchup.training --recipe recipe.yaml --allow-imports`" in (folder / "README.md").read_text()
+    )
     with pytest.raises(UserError, match=r"^method 'my_methods:SwapRows' is from outside and was not imported: "):
         _ = recipe.method
     several = Recipe.from_dict({"mix": ["cutmix", NAME], "mix_settings": {NAME: {"rate": 0.5}}})

@@ -76,8 +76,9 @@ def test_held_out_images_are_augmented_anew_in_every_epoch(tmp_path: Path) -> No
 
 def test_a_run_with_augmented_held_out_images_resumes_exactly(train: Train, tmp_path: Path) -> None:
     flags = ["--val-augment", "--split-by-seed", "--best-tie", "first"]
-    assert train("--experiment", "plain").code == 0
-    assert train("--experiment", "augmented", *flags[:1]).code == 0
+    held_out = ["--val-fraction", 0.1, "--val-interval", 1]
+    assert train("--experiment", "plain", *held_out).code == 0
+    assert train("--experiment", "augmented", *held_out, *flags[:1]).code == 0
     plain, augmented = (rows(tmp_path / name) for name in ("plain", "augmented"))
     assert [row["train_loss"] for row in plain] == [row["train_loss"] for row in augmented]
     assert [row["val_loss"] for row in plain] != [row["val_loss"] for row in augmented]
@@ -107,7 +108,8 @@ def test_which_epoch_is_tested(tie: str, held_out: bool, best_on_test: bool, kep
 
 
 def test_the_epoch_that_is_best_on_the_test_set(train: Train, tmp_path: Path) -> None:
-    assert train("--experiment", "a", "--val-fraction", 0, "--best-on-test", "--epochs", 3, "--lr", 2).code == 0
+    flags = ["--val-fraction", 0, "--val-interval", 1, "--best-on-test", "--epochs", 3, "--lr", 2]
+    assert train("--experiment", "a", *flags).code == 0
     results = json.loads((tmp_path / "a" / "results.json").read_text())
     errors = [float(row["val_error"]) for row in rows(tmp_path / "a")]
     assert results["chosen_on"] == "the test set"

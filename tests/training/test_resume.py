@@ -15,8 +15,9 @@ from timm_patchup.runs.checkpoint import Checkpoints
 from timm_patchup.system.files import checksum
 
 KILLS = 10
-# 150 updates, a checkpoint every second one; dropout, EMA and per-image augmentation: everything random.
-LONG = ["--limit", 100, "--batch-size", 20, "--epochs", 30, "--threads", 1, "--checkpoint-steps", 2]
+# 150 updates, each fifth of them on fewer images, a checkpoint every second one; dropout, EMA and per-image
+# augmentation: everything random.
+LONG = ["--limit", 95, "--no-drop-last", "--batch-size", 20, "--epochs", 30, "--threads", 1, "--checkpoint-steps", 2]
 LONG += ["--drop", 0.3, "--model-ema", "--model-ema-decay", 0.9, "--reprob", 0.3, "--val-interval", 3]
 
 

@@ -18,9 +18,10 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from ..errors import Failed, SiteError, Stopped, UserError, nearest, one_line
-from ..system.output import accept_any_name, discard
+from ..errors import Failed, SiteError, Stopped, UserError, brief, nearest, one_line
+from ..system.output import accept_any_name, discard, say
 
+MOST_THREADS = 1024
 # Errors of the file system that a user can put right, with what failed.
 _FILE_ERRORS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS), "cannot write")
 _FILE_ERRORS |= dict.fromkeys((errno.EACCES, errno.EPERM, errno.EIO), "cannot access")
@@ -44,9 +45,17 @@ class Parser(argparse.ArgumentParser):
         text = (self._option_string_actions[flag[1]].help or "").replace("%%", "%") if flag else ""
         raise SystemExit(print_errors(self.prog, [f"{message}: {text}" if text else message], 2))
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if message:
+            say(*message.removesuffix("\n").split("\n"), stream=file or sys.stderr)
+
     def read(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-        """Parse the flags; return them, and a line per unknown word, to be shown with other problems."""
+        """Parse the flags; return them, and a line per unknown word, to be shown with other problems.
+
+        A flag that is given twice is a note, not a problem: a study overrides flags by adding them once more.
+        """
         given, unknown = self.parse_known_args(words)
+        print_errors(self.prog, flags_given_twice(self, words), 0)
         known = [flag for flag in self._option_string_actions if flag.startswith("--")]
         ways = {"--recipe": "a recipe with --recipe", "--data-dir": "a data folder with --data-dir"}
         given_with = [way for flag, way in ways.items() if flag in known]
@@ -56,7 +65,7 @@ class Parser(argparse.ArgumentParser):
             if word.startswith("-"):
                 problems.append(f"unknown flag {word}{nearest(word.split('=')[0], known) or '; --help lists all'}")
             elif not before.startswith("-"):  # otherwise it is the value of an unknown flag
-                problems.append(f"unexpected argument {word!r}{hint}")
+                problems.append(f"unexpected argument {brief(word)}{hint}")
         return given, problems
 
 
@@ -88,7 +97,7 @@ def run_command(
         code = 1
     except Exception as error:
         if "--debug" in words:
-            traceback.print_exc()
+            say(*traceback.format_exc().rstrip().split("\n"), stream=sys.stderr)
         code = report(name, error, on_file_error=on_file_error)
         if isinstance(error, UserError):  # raised between two collective calls, so none is under way
             _leave_group()
@@ -124,7 +133,34 @@ def _lines(error: Exception, on_file_error: str) -> list[str]:
         path = error.filename2 or error.filename  # a failed copy has both, and writes the second
         where = f" {path}" if path else ""
         return [f"{_FILE_ERRORS[error.errno]}{where}: {error.strerror or error}; {on_file_error}"]
+    if isinstance(error, MemoryError):
+        return [f"out of memory: {one_line(error, 200) or 'try smaller images or batches'}"]
     return [f"{type(error).__name__}: {one_line(error, 400)} (--debug shows the traceback)"]
+
+
+def flags_given_twice(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
+    """Return a line per flag with a value that is given more than once, unless its values are collected."""
+    seen: list[argparse.Action] = []
+    twice: dict[str, None] = {}
+    for word in words:
+        flag = word.split("=")[0]
+        action = parser._option_string_actions.get(flag)
+        takes_value = action is not None and (action.nargs != 0 or isinstance(action, argparse.BooleanOptionalAction))
+        if action is None or not takes_value or isinstance(action, argparse._AppendAction):
+            continue
+        if action in seen:
+            twice[f"{flag} is given twice: the last one holds"] = None
+        seen.append(action)
+    return list(twice)
+
+
+def empty_values(given: argparse.Namespace, names: Sequence[str]) -> list[str]:
+    """Return a line per flag with an empty value: as a path it would be the working directory."""
+    return [
+        f"--{name.replace('_', '-')} is empty: leave it out, or give a value"
+        for name in names
+        if getattr(given, name) == ""
+    ]
 
 
 def check_minimums(given: argparse.Namespace, minimums: Mapping[str, int]) -> list[str]:
@@ -135,6 +171,14 @@ def check_minimums(given: argparse.Namespace, minimums: Mapping[str, int]) -> li
         for name, value in values.items()
         if value is not None and value < minimums[name]
     ]
+
+
+def check_threads(given: argparse.Namespace) -> list[str]:
+    """Return a line if torch cannot start as many threads as ``--threads`` asks for."""
+    problems = check_minimums(given, {"threads": 1})
+    if given.threads is not None and given.threads > MOST_THREADS:
+        problems.append(f"--threads must be at most {MOST_THREADS}, got {given.threads}")
+    return problems
 
 
 def print_errors(command: str, problems: Sequence[str], code: int, *, everywhere: bool = False) -> int:
@@ -152,9 +196,7 @@ def print_errors(command: str, problems: Sequence[str], code: int, *, everywhere
         name = f"{command}, process {rank}" if rank else command
         try:
             for problem in problems:
-                # In one piece: print may write the end of the line after the line of another process.
-                sys.stderr.write(f"{name}: {one_line(problem)}\n")
-                sys.stderr.flush()
+                say(f"{name}: {one_line(problem)}", stream=sys.stderr)
         except OSError:  # their reader, terminal or disk is gone; the exit code remains
             discard(sys.stderr)
     return code

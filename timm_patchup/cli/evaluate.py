@@ -8,7 +8,7 @@ from ..errors import UserError
 from ..evaluation.run import EvalCall, run
 from ..evaluation.suite import Suite
 from ..evaluation.suites import SUITES, parse_suites
-from .command import Parser, check_minimums, run_command
+from .command import Parser, check_minimums, check_threads, empty_values, run_command
 
 COMMAND = "evaluate.py"
 
@@ -90,7 +90,10 @@ def read_call(words: Sequence[str]) -> EvalCall:
     suites = parse_suites(given.suite)
     if not given.model:
         problems.append("--model is required: a run folder, an export, USER/NAME on the Hub or a name of timm")
-    lowest = {"limit": 1, "batch_size": 1, "threads": 1, "seed": 0}
+    lowest = {"limit": 1, "batch_size": 1, "seed": 0}
+    problems += check_threads(given)
+    problems += empty_values(given, ("data", "data_dir", "output"))
+    problems += ["--model is empty: give a run, an export or a name"] * ("" in given.model)
     problems += check_minimums(given, lowest | {o.name: o.low for o in options.values() if o.low is not None})
     if given.seed >= 2**63:
         problems.append(f"--seed must be below 2**63, got {given.seed}")

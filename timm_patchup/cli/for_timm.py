@@ -26,6 +26,7 @@ _OURS = (
     "crop_padding_mode",
     "crop_mode",
     "lighting",
+    "drop_last",
     "filter_bias_and_bn",
     "mixup_warmup_epochs",
     "best_tie",

@@ -1,13 +1,15 @@
 """The command ``predict.py``: what a model sees in images, as a table, CSV or JSON lines, and as a picture."""
 
 import csv
+import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ..errors import UserError
-from .command import Parser, check_minimums, print_errors, run_command
+from ..system.output import printable, say
+from .command import Parser, check_minimums, check_threads, empty_values, print_errors, run_command
 
 COMMAND = "predict.py"
 FORMATS = ("table", "csv", "jsonl")
@@ -37,9 +39,7 @@ def make_parser() -> Parser:
     parser.add_argument("--model", metavar="MODEL", help="a run, an export, USER/NAME on the Hub, or a timm model name")
     parser.add_argument("--top", type=int, default=3, metavar="N", help="classes per image (default: 3)")
     parser.add_argument("--format", choices=FORMATS, default="table", help="how to print (default: table)")
-    parser.add_argument(
-        "--plot", metavar="FILE", type=Path, help="also write a picture of the images and their classes"
-    )
+    parser.add_argument("--plot", metavar="FILE", help="also write a picture (PNG) of the images and their classes")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images at a time (default: 32)")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: all cores)")
     parser.add_argument("--debug", action="store_true", help="print the traceback of an error")
@@ -52,11 +52,13 @@ def _run(words: Sequence[str]) -> int:
         problems.append("--model is required: a run, an export, USER/NAME on the Hub or a timm model name")
     if not given.images:
         problems.append("no images: give files or folders, or - for a list on standard input")
-    problems += check_minimums(given, {"top": 1, "batch_size": 1, "threads": 1})
-    if given.plot is not None and given.plot.is_dir():
-        problems.append(
-            f"--plot {given.plot} is a folder: give the name of a PNG file, such as {given.plot / 'seen.png'}"
-        )
+    if "" in given.images:
+        problems.append("an image is empty: give files or folders, . for the working directory")
+    problems += empty_values(given, ("model", "plot"))
+    if given.plot:
+        problems += _plot_problems(Path(given.plot))
+    problems += check_minimums(given, {"top": 1, "batch_size": 1})
+    problems += check_threads(given)
     if problems:
         raise UserError(problems)
     from ..evaluation.grid import MAX_IMAGES, plot_predictions  # imports torch and timm, which take seconds
@@ -78,11 +80,21 @@ def _run(words: Sequence[str]) -> int:
         if given.plot is not None and len(kept) < MAX_IMAGES:
             kept.append(one)
     if given.plot is not None and kept:
-        plot_predictions(kept, given.plot)
-        print(f"{given.plot}: {len(kept)} images", file=sys.stderr)
+        plot_predictions(kept, Path(given.plot))
+        say(f"{given.plot}: {len(kept)} images", stream=sys.stderr)
     if unreadable:
         return print_errors(COMMAND, [f"{unreadable} image(s) could not be read"], 1)
     return 0
+
+
+def _plot_problems(path: Path) -> list[str]:
+    if path.is_dir():
+        return [f"--plot must be a file, but {path} is a folder"]
+    return (
+        []
+        if path.suffix.lower() == ".png"
+        else [f"--plot writes a PNG file: give a name that ends in .png, not {path}"]
+    )
 
 
 def _listed(words: Iterable[str]) -> Iterator[str]:
@@ -103,21 +115,25 @@ Write = Callable[[str, Sequence[str], Sequence[float]], None]
 def _table() -> Write:
     def write(path: str, labels: Sequence[str], probabilities: Sequence[float]) -> None:
         classes = "  ".join(f"{label} {100 * value:.1f}%" for label, value in zip(labels, probabilities))
-        print(f"{path}  {classes}", flush=True)
+        say(f"{path}  {classes}")
 
     return write
 
 
 def _csv() -> Write:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
     started: list[bool] = []
+
+    def write_row(items: Sequence[object]) -> None:
+        row = io.StringIO()
+        csv.writer(row, lineterminator="").writerow([printable(str(item)) for item in items])
+        say(row.getvalue())
 
     def write(path: str, labels: Sequence[str], probabilities: Sequence[float]) -> None:
         if not started:
             started.append(True)
             number = range(1, len(labels) + 1)
-            writer.writerow(["image", *(f"{name}_{n}" for n in number for name in ("label", "probability"))])
-        writer.writerow([path, *(item for pair in zip(labels, probabilities) for item in pair)])
+            write_row(["image", *(f"{name}_{n}" for n in number for name in ("label", "probability"))])
+        write_row([path, *(item for pair in zip(labels, probabilities) for item in pair)])
 
     return write
 
@@ -125,7 +141,7 @@ def _csv() -> Write:
 def _jsonl() -> Write:
     def write(path: str, labels: Sequence[str], probabilities: Sequence[float]) -> None:
         classes = [{"label": label, "probability": value} for label, value in zip(labels, probabilities)]
-        print(json.dumps({"image": path, "classes": classes}, ensure_ascii=False), flush=True)
+        say(json.dumps({"image": path, "classes": classes}, ensure_ascii=False))
 
     return write
 

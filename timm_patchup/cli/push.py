@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import UserError
+from ..errors import UserError, brief
 from ..hub.export import export, is_export
 from ..hub.push import files_of, push
 from ..system.network import is_repo_name
+from ..system.output import say
 from .command import Parser, run_command
 
 COMMAND = "push_to_hub.py"
@@ -30,7 +31,7 @@ def make_parser() -> Parser:
             "python scripts/push_to_hub.py output/fashion_mini_hard_patchup/hub --repo USER/NAME    # an edited export",
         ],
     )
-    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="a finished run, or an export to push as it is")
+    parser.add_argument("run_dir", metavar="RUN_DIR", help="a finished run, or an export to push as it is")
     parser.add_argument("--debug", action="store_true", help="print the traceback of an error")
     target = parser.add_argument_group("repository")
     target.add_argument(
@@ -51,21 +52,23 @@ def make_parser() -> Parser:
 def _run(words: Sequence[str]) -> int:
     given, problems = make_parser().read(words)
     if not is_repo_name(given.repo):
-        problems.append(f"--repo must be USER/NAME, got {given.repo!r}")
-    folder = given.run_dir
+        problems.append(f"--repo must be USER/NAME, got {brief(given.repo)}")
+    if not given.run_dir:
+        raise UserError([*problems, "RUN_DIR is empty: give a finished run or an export"])
+    folder = Path(given.run_dir)
     exported = is_export(folder)
     if exported and given.license:
         problems.append(f"--license is for runs, {folder} is an export: edit the license in its README.md")
     if problems:
         raise UserError(problems)
     if not exported:
-        folder = export(given.run_dir, given.run_dir / EXPORT, license=given.license)
+        folder = export(folder, folder / EXPORT, license=given.license)
     if given.dry_run:
         for name in files_of(folder, given.repo):
-            print(f"{(folder / name).stat().st_size:12,}  {name}")
-        print(f"not pushed to {given.repo}: edit {folder}/README.md if you like, then push {folder}")
+            say(f"{(folder / name).stat().st_size:12,}  {name}")
+        say(f"not pushed to {given.repo}: edit {folder}/README.md if you like, then push {folder}")
         return 0
-    print(
+    say(
         push(
             folder,
             given.repo,

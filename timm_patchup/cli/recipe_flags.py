@@ -9,16 +9,18 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any, get_origin
 
-import yaml
 from timm.utils import ParseKwargs
 
 from ..core.method import list_methods, method_settings
 from ..core.settings import AUTO, Setting, plain, settings_of
-from ..errors import UserError
+from ..errors import UserError, brief
 from ..recipe import Recipe, load_recipe
 from ..recipe.compose import DEFAULT, PROTOCOL
 from ..recipe.schema import MIX_PREFIX, list_keys, list_mix_settings
+from ..system.checked import parse_yaml
 
+ALLOW_IMPORTS = "--allow-imports"
+ALLOW_IMPORTS_HELP = "import the modules of methods (module:Name) that a file names, which runs their code"
 # The first key of each group of flags, and its title.
 _GROUPS = {
     "dataset": "dataset",
@@ -89,7 +91,7 @@ class _BySetting(argparse.Action):
             name, equals, value = word.partition("=")
             method, _, setting = name.rpartition(".")
             if not (method and setting and equals):
-                parser.error(f"{option_string} needs METHOD.SETTING=VALUE, such as cutmix.prob=0.5, got {word!r}")
+                parser.error(f"{option_string} needs METHOD.SETTING=VALUE, such as cutmix.prob=0.5, got {brief(word)}")
             found.setdefault(method, {})[setting] = _value(value)
         setattr(namespace, self.dest, found)
 
@@ -119,7 +121,7 @@ class _KeywordArguments(ParseKwargs):
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, *args: Any, **kwargs: Any) -> None:
         for word in values:
             if not word.partition("=")[0].isidentifier() or "=" not in word:
-                parser.error(f"{self.option_strings[0]} takes KEY=VALUE words, got {word!r}")
+                parser.error(f"{self.option_strings[0]} takes KEY=VALUE words, got {brief(word)}")
         super().__call__(parser, namespace, values, *args, **kwargs)
 
 
@@ -141,7 +143,8 @@ def named_recipe(words: Sequence[str]) -> Recipe:
     given = peek(words, "recipe")
     mix = given.pop("mix", None)
     try:
-        return load_recipe(given.get("recipe", DEFAULT), {} if mix is None else {"mix": mix})
+        chosen = {} if mix is None else {"mix": mix}
+        return load_recipe(given.get("recipe", DEFAULT), chosen, allow_imports=ALLOW_IMPORTS in words)
     except UserError:
         return load_recipe(DEFAULT)
 
@@ -198,6 +201,6 @@ def _value(text: str) -> Any:
     if not text.strip():
         return text  # YAML takes it for none, which a key may allow
     try:
-        return yaml.safe_load("null" if text.lower() == "none" else text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        return parse_yaml("null" if text.lower() == "none" else text, where="a flag")
+    except UserError:
         return text

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..data.source import HUB_PREFIX
-from ..errors import UserError, nearest
+from ..errors import UserError, brief, nearest
 from ..runs.folder import RunFolder
 from ..study.collect import StudyRow, check_finished, collect, damaged_runs, is_done, seed_rows
 from ..study.comparisons import comparisons, comparisons_csv
@@ -21,8 +21,10 @@ from ..study.seeds import read_seeds, write_seeds
 from ..study.tables import markdown, results_csv, table
 from ..system.files import make_folder, refuse_folders, write_whole
 from ..system.locks import LOCK, locked
+from ..system.output import say
 from ..system.threads import share_of_cores
-from .command import Parser, check_minimums, print_errors, run_command
+from .command import Parser, check_minimums, check_threads, empty_values, print_errors, run_command
+from .recipe_flags import ALLOW_IMPORTS, ALLOW_IMPORTS_HELP
 from .study_commands import commands, has_suite, parse_training_flags
 
 COMMAND = "study.py"
@@ -55,6 +57,7 @@ def make_parser() -> Parser:
     chosen.add_argument("--study", metavar="NAME|FILE", help="a name from --list-studies or a YAML file")
     chosen.add_argument("--list-studies", action="store_true", help="list all studies and exit")
     chosen.add_argument("--seeds", type=int, metavar="N", help="number of seeds (default: the study's)")
+    chosen.add_argument(ALLOW_IMPORTS, action="store_true", help=ALLOW_IMPORTS_HELP)
     data = parser.add_argument_group("data")
     data.add_argument("--limit", type=int, metavar="N", help="use N samples per split, for a quick trial run")
     data.add_argument("--data-dir", metavar="DIR", help="local data, or a folder with one subfolder per dataset")
@@ -106,6 +109,7 @@ def _main(words: list[str]) -> int:
         corrupted=given.corrupted,
         eps_space=given.eps_space,
         finished=read_seeds(Path(given.seeds_from)) if given.seeds_from and Path(given.seeds_from).is_file() else {},
+        allow_imports=given.allow_imports,
     )
     runs = study.runs(given.seeds)
     _check_evaluation(study, options, runs_here=bool(given.jobs) and not given.dry_run)
@@ -118,7 +122,7 @@ def _main(words: list[str]) -> int:
     ]
     if given.dry_run:
         for job in jobs:
-            print(" && ".join(shlex.join(command) for command in job.commands))
+            say(" && ".join(shlex.join(command) for command in job.commands))
         return 0
     make_folder(options.folder)
     busy = f"another study.py is at work in {options.folder}: wait for it; its results.md has the finished runs"
@@ -132,15 +136,17 @@ def print_studies() -> None:
         study = load_study(name)
         seeds = "1 seed " if study.seeds == 1 else f"{study.seeds} seeds"
         shows = f" ({study.shows})" if study.shows else ""
-        print(f"{name:16} {len(study.conditions):3} rows x {seeds}  {study.title}{shows}")
-    print("without training: figure 1, scripts/visualize.py; figures 7, 8 and 9, scripts/mask_figures.py")
+        say(f"{name:16} {len(study.conditions):3} rows x {seeds}  {study.title}{shows}")
+    say("without training: figure 1, scripts/visualize.py; figures 7, 8 and 9, scripts/mask_figures.py")
 
 
 def _problems(given: argparse.Namespace) -> list[str]:
     problems = []
     if given.study is None:
         problems.append(f"--study is missing: choose from {', '.join(list_studies())}")
-    problems += check_minimums(given, {"seeds": 1, "limit": 1, "threads": 1, "jobs": 0})
+    problems += check_minimums(given, {"seeds": 1, "limit": 1, "jobs": 0})
+    problems += check_threads(given)
+    problems += empty_values(given, ("study", "data_dir", "output", "corrupted", "seeds_from"))
     if given.data_dir is not None and not Path(given.data_dir).is_dir():
         problems.append(f"--data-dir {given.data_dir}: no such folder")
     if given.seeds_from is not None and not Path(given.seeds_from).parent.is_dir():
@@ -169,7 +175,7 @@ def _check_evaluation(study: Study, options: StudyOptions, *, runs_here: bool) -
         known = SUITES[part.suite].values if part.suite in SUITES else ()
         for value in part.values:
             if known and value not in known:
-                problems.append(f"{study.name}: suite {part.suite} has no value {value!r}{nearest(value, known)}")
+                problems.append(f"{study.name}: suite {part.suite} has no value {brief(value)}{nearest(value, known)}")
     if problems:
         raise UserError(problems)
 
@@ -202,7 +208,7 @@ def _run(
     new = {run.name for run in runs if RunFolder(options.runs / run.name).state() == "new"}
     made: dict[str, float | None] = {}  # CPU minutes of what ends here; what was resumed took longer
     command = _shown_command(given, options, extra)
-    print(f"{study.name}: {len(runs)} runs, {done} already done; in {options.folder}/", flush=True)
+    say(f"{study.name}: {len(runs)} runs, {done} already done; in {options.folder}/")
 
     def write() -> list[StudyRow]:
         nonlocal known
@@ -219,10 +225,10 @@ def _run(
         nonlocal done
         if code:
             failed.append(job.name)
-            print(f"failed with code {code}: {job.name}: {last_line(job.log)} (log: {job.log})", flush=True)
+            say(f"failed with code {code}: {job.name}: {last_line(job.log)} (log: {job.log})")
         else:
             done += 1
-            print(f"[{done}/{len(runs)}] {job.name}, {seconds / 60:.1f} min", flush=True)
+            say(f"[{done}/{len(runs)}] {job.name}, {seconds / 60:.1f} min")
             made[job.name] = cpu_seconds / 60 if job.name in new else None
         write()
 
@@ -233,18 +239,18 @@ def _run(
     figures = plot_study(study, rows, options.folder)
     damaged = damaged_runs(runs, options)
     print_errors(COMMAND, damaged, 1)
-    print("\n" + "\n".join(table(rows)))
+    say("", *table(rows))
     files = [
         file for file in ("results.md", "results.csv", "comparisons.csv", SEEDS) if (options.folder / file).is_file()
     ]
-    print(f"\n{options.folder}/: {', '.join((*files, *figures))}")
+    say("", f"{options.folder}/: {', '.join((*files, *figures))}")
     if study.evaluation:
-        print(f"{options.reports}/: the evaluation of each run")
+        say(f"{options.reports}/: the evaluation of each run")
     if stopped:
-        print(f"stopped with {done} of {len(runs)} runs done; run the same command again to resume")
+        say(f"stopped with {done} of {len(runs)} runs done; run the same command again to resume")
         return 128 + stopped
     if failed:
-        print(f"{len(failed)} of {len(runs)} runs failed: " + ", ".join(failed), file=sys.stderr)
+        say(f"{len(failed)} of {len(runs)} runs failed: " + ", ".join(failed), stream=sys.stderr)
     return 1 if failed or damaged else 0
 
 

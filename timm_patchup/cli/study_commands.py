@@ -4,6 +4,7 @@ Flags that the study sets itself are refused after ``--``.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
@@ -23,6 +24,7 @@ _RESERVED = {
     "threads": "--threads before the --",
     "resume": "nothing: a study always resumes",
     "overwrite": "another --output",
+    "allow_imports": "--allow-imports before the --",
     "list_recipes": "scripts/train.py",
     "show_recipe": "scripts/train.py",
 }
@@ -65,15 +67,14 @@ def commands(study: Study, run: Run, options: StudyOptions, extra: Sequence[str]
     if not study.evaluation:
         return [training]
     model = (options.runs / run.name).as_posix()
-    report = ["--output", options.report(run).as_posix()]
     evaluation = ["python", "-m", "timm_patchup.evaluation", "--model", model]
-    suites: dict[int | None, list[str]] = {}  # by the number of images
+    suites: dict[tuple[Path, int | None], list[str]] = {}  # by report and number of images
     for part in study.evaluation:
-        limit = min((n for n in (options.limit, part.limit) if n is not None), default=None)
-        suites[limit] = list(dict.fromkeys([*suites.get(limit, []), part.suite]))
+        place = options.report(run, part), options.limit_of(part)
+        suites[place] = list(dict.fromkeys([*suites.get(place, []), part.suite]))
     found = [training]
-    for limit, names in suites.items():
-        words = [*evaluation, "--suite", ",".join(names), *report, *_limit(limit), *shared]
+    for (report, limit), names in suites.items():
+        words = [*evaluation, "--suite", ",".join(names), "--output", report.as_posix(), *_limit(limit), *shared]
         words += [] if options.corrupted is None or "corruptions" not in names else ["--corrupted", options.corrupted]
         words += ["--eps-space", options.eps_space] if "fgsm" in names else []
         found.append(words)

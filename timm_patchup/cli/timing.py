@@ -10,6 +10,7 @@ from ..errors import UserError
 from ..recipe import load_recipe
 from ..runs.folder import RunFolder
 from ..study.timing import REFERENCE, measure
+from ..system.output import say
 from .command import run_command
 from .recipe_flags import given_keys
 from .train import make_parser
@@ -31,7 +32,7 @@ def _run(words: Sequence[str]) -> int:
     if problems:
         raise UserError(problems)
     keys = given_keys(given)
-    recipe = load_recipe(given.recipe, keys)
+    recipe = load_recipe(given.recipe, keys, allow_imports=given.allow_imports)
     shared = {name: value for name, value in keys.items() if not name.startswith("mix")}
     reference = load_recipe(given.recipe, {**shared, "mix": REFERENCE})
     folder = RunFolder(Path(given.output) / given.experiment)
@@ -40,7 +41,7 @@ def _run(words: Sequence[str]) -> int:
         folder.begin(recipe, folder.name)
         folder.write_results(results)
     ratio = folder.results()["time_ratio"]
-    print(f"one update with {given.recipe} takes {ratio:.2f}x as long as with {REFERENCE}")
+    say(f"one update with {given.recipe} takes {ratio:.2f}x as long as with {REFERENCE}")
     return 0
 
 

@@ -9,12 +9,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import HubError, RunError, UserError, one_line
+from ..errors import HubError, RunError, UserError, brief
 from ..recipe import list_recipes, load_recipe
 from ..recipe.compose import DEFAULT, PROTOCOL, list_benchmarks, list_protocols, list_recipe_methods
 from ..system.network import is_repo_name
-from .command import Parser, check_minimums, run_command
-from .recipe_flags import add_recipe_flags, given_keys
+from ..system.output import say
+from .command import Parser, check_threads, empty_values, run_command
+from .recipe_flags import ALLOW_IMPORTS, ALLOW_IMPORTS_HELP, add_recipe_flags, given_keys
 
 if TYPE_CHECKING:
     from ..runs.folder import RunFolder
@@ -60,6 +61,7 @@ def make_parser(words: Sequence[str] = ()) -> Parser:
         default=argparse.SUPPRESS,
         help=f"replace keys of the recipe by those of a protocol: {', '.join(list_protocols())}",
     )
+    recipe.add_argument(ALLOW_IMPORTS, action="store_true", help=ALLOW_IMPORTS_HELP)
     recipe.add_argument("--list-recipes", action="store_true", help="list all recipes and exit")
     recipe.add_argument("--show-recipe", action="store_true", help="print the resolved recipe as YAML and exit")
     run = parser.add_argument_group("run")
@@ -91,12 +93,10 @@ def make_parser(words: Sequence[str] = ()) -> Parser:
 
 def print_recipes() -> None:
     """Print benchmarks and methods: a recipe is one of each."""
-    print(f"BENCHMARK_METHOD, {len(list_recipes())} recipes. Methods: {', '.join(list_recipe_methods())}")
+    say(f"BENCHMARK_METHOD, {len(list_recipes())} recipes. Methods: {', '.join(list_recipe_methods())}")
     for benchmark in list_benchmarks():
         recipe = load_recipe(f"{benchmark}_none")
-        print(
-            f"{benchmark:26} {recipe.dataset:26} {recipe.model:16} {recipe.epochs:5} epochs, batch {recipe.batch_size}"
-        )
+        say(f"{benchmark:26} {recipe.dataset:26} {recipe.model:16} {recipe.epochs:5} epochs, batch {recipe.batch_size}")
 
 
 def _run(words: Sequence[str]) -> int:
@@ -106,13 +106,13 @@ def _run(words: Sequence[str]) -> int:
         return 0
     problems += _problems(given)
     try:
-        recipe = load_recipe(given.recipe or DEFAULT, given_keys(given))
+        recipe = load_recipe(given.recipe or DEFAULT, given_keys(given), allow_imports=given.allow_imports)
     except UserError as error:
         raise UserError(problems + error.problems) from None
     if problems:
         raise UserError(problems)
     if given.show_recipe:
-        print(recipe.to_yaml(), end="")
+        say(*recipe.to_yaml().splitlines())
         return 0
     from ..training.run import run  # imports Accelerate and the data libraries, which take seconds
 
@@ -126,7 +126,7 @@ def _problems(given: argparse.Namespace) -> list[str]:
     problems = []
     for name in given.track:
         if name not in TRACKERS:
-            problems.append(f"--track must be one or more of {', '.join(TRACKERS)}, got {name!r}")
+            problems.append(f"--track must be one or more of {', '.join(TRACKERS)}, got {brief(name)}")
         elif find_spec(name) is None:
             problems.append(f"--track {name} needs its package: pip install 'timm-patchup[tracking]'")
     if given.resume and given.overwrite:
@@ -134,11 +134,9 @@ def _problems(given: argparse.Namespace) -> list[str]:
     if given.resume and given.recipe is None and hasattr(given, PROTOCOL):
         problems.append("--protocol with --resume needs the --recipe it changes; without both, the run takes its own")
     if given.push_to_hub is not None and not is_repo_name(given.push_to_hub):
-        problems.append(f"--push-to-hub must be USER/NAME, got {given.push_to_hub!r}")
-    problems += check_minimums(given, {"threads": 1})
-    for name in ("recipe", "experiment", "output", "data_dir", "resume"):
-        if getattr(given, name) == "":
-            problems.append(f"--{name.replace('_', '-')} is empty: leave it out, or give a value")
+        problems.append(f"--push-to-hub must be USER/NAME, got {brief(given.push_to_hub)}")
+    problems += check_threads(given)
+    problems += empty_values(given, ("recipe", "experiment", "output", "data_dir", "resume"))
     if given.experiment:
         problems += _name_problems(given.experiment)
     return problems
@@ -147,11 +145,11 @@ def _problems(given: argparse.Namespace) -> list[str]:
 def _name_problems(name: str) -> list[str]:
     """Return what keeps a name from being that of a folder."""
     if Path(name).name != name or name == "..":
-        return [f"--experiment must be a name and not a path, got {one_line(repr(name), 80)}; see --output"]
+        return [f"--experiment must be a name and not a path, got {brief(name, 80)}; see --output"]
     if len(name.encode()) > _LONGEST_NAME:
         return [f"--experiment must be a name of at most {_LONGEST_NAME} bytes, got {len(name.encode())}"]
     if not name.isprintable():
-        return [f"--experiment must be a name of printable characters, got {name!r}"]
+        return [f"--experiment must be a name of printable characters, got {brief(name)}"]
     return []
 
 
@@ -168,6 +166,7 @@ def _options(given: argparse.Namespace) -> "RunOptions":
         threads=given.threads,
         given=given.recipe is not None,
         overrides={name: value for name, value in given_keys(given).items() if name != PROTOCOL},
+        allow_imports=given.allow_imports,
     )
 
 
@@ -190,7 +189,7 @@ def _push(folder: "RunFolder", repo: str) -> None:
     if not PartialState().is_main_process:
         return
     try:
-        print(push(export(folder.path, folder.path / EXPORT), repo))
+        say(push(export(folder.path, folder.path / EXPORT), repo))
     except (HubError, OSError) as error:
         later = f"python -m timm_patchup.hub {folder.path} --repo {repo}"
         raise RunError(f"the run is finished, but not on the Hub: {error}. To push it later: {later}") from error

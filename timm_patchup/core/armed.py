@@ -4,8 +4,11 @@ What gradient checkpointing recomputes in a backward pass has the draw of its ow
 then.
 """
 
+from collections.abc import Iterable
 from copy import copy
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, Protocol
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +17,38 @@ from .compiling import indices_of_graph, mask_of_graph
 from .draw import Draw, Erase, Mix
 from .functional import like_memory
 from .method import INPUT
+
+
+class Handle(Protocol):
+    """What is attached to a model, and can be taken off."""
+
+    def remove(self) -> None: ...
+
+
+class BatchImages:
+    """Which tensors of images belong to the batch that was mixed last, and which to batches before it."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._known: dict[int, tuple[ref[Tensor], int]] = {}  # by id, as long as the tensor lives
+
+    def begin(self, *images: Tensor) -> None:
+        """Note the images of the next batch, as they came and as they were returned."""
+        self._number += 1
+        for tensor in images:
+            self._known[id(tensor)] = ref(tensor, partial(self._forget, id(tensor))), self._number
+
+    def are_of_another(self, images: object) -> bool:
+        """Whether images are known to be another batch than the last; of copies and others nothing is known."""
+        known = self._known.get(id(images))
+        return known is not None and known[0]() is images and known[1] != self._number
+
+    def _forget(self, key: int, dead: "ref[Tensor]") -> None:
+        if key in self._known and self._known[key][0] is dead:
+            del self._known[key]
+
+    def __reduce__(self) -> tuple[type["BatchImages"], tuple[()]]:
+        return type(self), ()  # a copy has seen no batch
 
 
 class Armed:
@@ -29,14 +64,26 @@ class Armed:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
+        self.handles: list[Handle] = []
+        self.detached = False
+        self.images = BatchImages()
         self._recomputed: tuple[int, Armed] | None = None
         self.disarm()
+
+    def detach(self) -> None:
+        """Take every hook off the model, for good."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
+        self.disarm()
+        self.detached = True
 
     def disarm(self) -> None:
         self.site: str | None = None
         self.pending: str | None = None
         self.others = {}
         self.applied = self.began = self.ran = False
+        self._passed: set[str] | None = None  # sites that an eager forward pass has reached; None outside of one
 
     def load(self, draw: Draw, images: Tensor, *, alike: bool = False) -> None:
         """Arm a draw; one at the input, or none at all, leaves nothing for the hooks to do.
@@ -72,20 +119,50 @@ class Armed:
             self.others[other.site] = _masks(other, images), other.change.scale
         self.site = self.pending = last.site
 
-    def unapplied(self) -> str | None:
-        """Return the site whose draw no forward pass has applied yet.
+    @property
+    def was_applied(self) -> bool:
+        """Whether a forward pass has applied the draw.
 
         Eager code marks the draw when it applies it. A compiled graph cannot: a side effect inside a checkpointed
         region breaks it. There, the site is noted while the graph is traced, and the pass when the model ends. Models
-        of one class share graphs, so they share the notes.
+        of one class share graphs, so they share the notes; whether this model still has the hook is seen to elsewhere.
         """
-        if self.applied or (self.ran and (type(self.model), self.pending) in self.traced):
-            return None
-        return self.pending
+        return self.applied or (self.ran and (type(self.model), self.pending) in self.traced)
+
+    def begin_pass(self, inputs: Iterable[object]) -> None:
+        """Begin an eager forward pass of the model.
+
+        Raises:
+            RuntimeError: its input is known to be another batch than the one that was drawn for.
+        """
+        if _is_recomputing():
+            return
+        if any(self.images.are_of_another(value) for value in inputs):
+            raise RuntimeError(
+                f"the images of another batch met the draw at site {self.site!r}: call x, target = mix(x, target) "
+                f"before every training forward pass, and put others under `with mix.paused():`"
+            )
+        self._passed = set()
+
+    def reach(self, site: str) -> None:
+        """Note in eager code that a forward pass reached a site.
+
+        Raises:
+            RuntimeError: it did so before, and would be altered twice.
+        """
+        if self._passed is None or _is_recomputing():
+            return
+        if site in self._passed:
+            raise RuntimeError(
+                f"site {site!r} runs more than once in a training forward pass, but once in eval mode, and would be "
+                f"mixed more than once: leave it out of sites"
+            )
+        self._passed.add(site)
 
     @torch.compiler.disable  # torch 2.4 runs the hooks of a compiled model outside its graph, and would compile this
-    def recompute_with(self, output: Any) -> None:
-        """Keep what is armed now for what the backward pass of this output of the model recomputes."""
+    def end_pass(self, output: Any) -> None:
+        """End an eager forward pass; keep what is armed for what the backward pass of its output recomputes."""
+        self._passed = None
         armed = copy(self)  # `load` replaces tensors and never writes into them
         armed._recomputed = None
 
@@ -105,6 +182,11 @@ class Armed:
     @torch.compiler.assume_constant_result
     def note_traced(self, site: str) -> None:
         self.traced.add((type(self.model), site))
+
+
+def _is_recomputing() -> bool:
+    """Whether this is inside a backward pass, where gradient checkpointing runs parts of the model again."""
+    return torch._C._current_graph_task_id() != -1
 
 
 def _masks(draw: Draw, images: Tensor, *, alike: bool = False) -> tuple[Tensor, ...]:

@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass
+from math import inf
 
 import torch
 from torch import Tensor
@@ -52,11 +53,13 @@ def check_batch(x: Tensor, target: Tensor) -> None:
         )
     if not isinstance(x, Tensor) or x.ndim != 4 or not x.is_floating_point():
         raise TypeError(f"x must be a floating point tensor (B, C, H, W), got {_describe(x)}")
+    _require_plain("x", x)
     if len(x) == 0:
         raise ValueError(f"x is an empty batch of shape {tuple(x.shape)}: mixing needs at least one sample")
     no_target = not isinstance(target, Tensor) or target.dtype is torch.bool
     if no_target or target.ndim != (2 if target.is_floating_point() else 1):
         raise TypeError(f"target must be int (B,) class indices or float (B, K) distributions, got {_describe(target)}")
+    _require_plain("target", target)
     if len(target) != len(x):
         raise ValueError(f"target has {len(target)} rows, x has {len(x)} samples: give one target per sample")
 
@@ -99,17 +102,17 @@ def check_classes(output: Tensor, target: Tensor) -> None:
         raise UserError(f"output is {given}, but the targets are {needed}; both must be (B, K){hint}")
 
 
-def own_target(target: Tensor, num_classes: int | None, *, label_smoothing: float, check_labels: bool) -> Tensor:
+def own_target(target: Tensor, num_classes: int | None, *, label_smoothing: float, check_values: bool) -> Tensor:
     """Return the targets of a batch as distributions, float32 (B, K).
 
     Args:
         target: int (B,) class indices, or float (B, K).
         num_classes: K, None if nobody has stated it.
         label_smoothing: in [0, 1).
-        check_labels: whether to look at the class indices, which waits for an accelerator.
+        check_values: whether to look at the values, which waits for an accelerator.
 
     Raises:
-        ValueError: the targets do not fit the number of classes.
+        ValueError: the targets do not fit the number of classes, or are not finite or negative.
     """
     if target.ndim == 2:
         if num_classes and target.shape[1] != num_classes:
@@ -117,12 +120,20 @@ def own_target(target: Tensor, num_classes: int | None, *, label_smoothing: floa
                 f"target has {target.shape[1]} columns, num_classes is {num_classes}: "
                 f"give num_classes={target.shape[1]} to the mixer if the targets are right"
             )
+        if check_values:
+            # Neither holds for NaN.
+            low, high = (value.item() for value in target.detach().float().aminmax())
+            if not (low >= 0.0 and high < inf):
+                raise ValueError(
+                    f"target has values from {low:g} to {high:g}, distributions and labels (B, K) need finite values "
+                    f"of at least 0"
+                )
         return soft_target(target, target.shape[1], label_smoothing=label_smoothing)
     if not num_classes:
         raise ValueError(
             "class indices need the number of classes, which the model does not state: give num_classes= to the mixer"
         )
-    if check_labels:
+    if check_values:
         low, high = int(target.min()), int(target.max())
         if low < 0 or high >= num_classes:
             wrong = low if low < 0 else high
@@ -180,6 +191,13 @@ def check_returned(target: Tensor, returned: Tensor, draw: Draw) -> None:
             f"target {tuple(target.shape)} is not the one that mix(x, target) returned: samples that are mixed again, "
             f"by timm.data.Mixup for one, have other partners inside the model. Call timm's Mixup before the mixer"
         )
+
+
+def _require_plain(name: str, value: Tensor) -> None:
+    """Raise TypeError for tensors that have no values, or none at most of their places."""
+    if value.is_nested or value.layout is not torch.strided or value.is_meta:
+        kind = "nested" if value.is_nested else "meta" if value.is_meta else "sparse"
+        raise TypeError(f"{name} is a {kind} tensor, mixing needs a dense one with values")
 
 
 def _describe(value: object) -> str:

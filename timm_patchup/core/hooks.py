@@ -3,7 +3,8 @@
 A hook copied with its model (EMA, deepcopy, pickle) is inert: only the model that a mixer was made for is altered.
 """
 
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +44,9 @@ class SiteHook:
                 f"site {self.site!r} gives {len(features)} tensors in training, but {len(masks)} in eval mode: "
                 f"leave it out of sites"
             )
+        self._refuse_capture()
+        if not torch.compiler.is_compiling():
+            self.armed.reach(self.site)
         altered = [self._alter(armed, tensor, changed, scale) for tensor, changed in zip(features, masks)]
         if torch.compiler.is_compiling():
             armed.note_traced(self.site)
@@ -67,6 +71,26 @@ class SiteHook:
             rows = mix_features(rows, changed, partner, lam=armed.lam, inverse=armed.inverse)
         return rows if len(output) == len(partner) else rows.view(output.shape)
 
+    def _refuse_capture(self) -> None:
+        """Raise RuntimeError if the draw of this batch would become part of a stored graph."""
+        exporting = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
+        if hasattr(torch.compiler, "is_exporting"):  # torch before 2.7 does not tell export by Dynamo from compilation
+            exporting = exporting or torch.compiler.is_exporting()
+        if exporting or torch.jit.is_tracing():
+            what = "torch.export" if exporting else "torch.jit.trace"
+            raise RuntimeError(
+                f"{what} would keep the mask drawn for one batch at site {self.site!r} in its graph: call model.eval() "
+                f"before it, or detach the mixer"
+            )
+
+    @property
+    def __name__(self) -> str:
+        # torch.jit.script asks every hook for its name. An AttributeError, so that others see that there is none.
+        raise AttributeError(
+            "torch.jit.script cannot compile the hooks of a mixer: detach it before, with mix.detach() or "
+            "timm_patchup.detach(model)"
+        )
+
     def __deepcopy__(self, memo: dict[int, object]) -> "SiteHook":
         return type(self)(None, self.site)
 
@@ -77,10 +101,12 @@ class SiteHook:
 class BeginHook(SiteHook):
     """Forward pre-hook of the whole model: notes that a training pass began, which may raise before its end."""
 
-    def __call__(self, module: nn.Module, args: object, output: object = None) -> None:
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
         armed = self.armed
         if armed is not None and armed.model.training and armed.site is not None:
             armed.began = True
+            if not torch.compiler.is_compiling():
+                armed.begin_pass((*args, *kwargs.values()))
 
 
 class EndHook(SiteHook):
@@ -91,47 +117,68 @@ class EndHook(SiteHook):
         if armed is None or not armed.model.training:
             return
         if not torch.compiler.is_compiling():
-            armed.recompute_with(output)
+            armed.end_pass(output)
         if armed.site is not None:
             armed.began, armed.ran = False, True
 
 
-class Handle(Protocol):
-    """What is attached to a model, and can be taken off."""
-
-    def remove(self) -> None: ...
-
-
-def attach(model: nn.Module, sites: list[Site], armed: Armed) -> list[Handle]:
+def attach(armed: Armed, sites: list[Site]) -> None:
     """Hook every site inside the model, and the model itself if a site is inside.
 
     Raises:
         ValueError: another mixer is attached to the model.
     """
-    for module in model.modules():
-        for hook in module._forward_hooks.values():
-            if isinstance(hook, SiteHook) and hook.armed is not None:
-                raise ValueError("the model already has a mixer: call detach() on that one first")
-    handles: list[Handle] = []
+    model = armed.model
+    if any(True for _ in attached_to(model)):
+        raise ValueError(
+            "the model already has a mixer: call detach() on that one first, or timm_patchup.detach(model)"
+        )
     for site in sites:
         if site.module_name:
             module = site_module(model, site)
-            handles += [OwnForward(module), module.register_forward_hook(SiteHook(armed, site.name))]
-    if handles:
-        handles.append(model.register_forward_pre_hook(BeginHook(armed, "")))
-        handles.append(model.register_forward_hook(EndHook(armed, "")))
+            armed.handles += [OwnForward(module), module.register_forward_hook(SiteHook(armed, site.name))]
+    if armed.handles:
+        begin = BeginHook(armed, "")
+        armed.handles.append(model.register_forward_pre_hook(begin, with_kwargs=True))
+        armed.handles.append(model.register_forward_hook(EndHook(armed, "")))
         allow_graphs(1 + sum(bool(site.module_name) for site in sites))
-    return handles
+
+
+def attached_to(model: nn.Module) -> Iterator[SiteHook]:
+    """Yield the hooks of mixers inside a model; those of copied models belong to none."""
+    for module in model.modules():
+        for hook in module._forward_hooks.values():
+            if isinstance(hook, SiteHook) and hook.armed is not None:
+                yield hook
+
+
+def detach(model: nn.Module) -> None:
+    """Take the hooks of a mixer off a model, also if nobody kept the mixer; without one, the model stays as it is.
+
+    Args:
+        model: the model that the mixer was made for, or what compile, DDP or a larger model made of it.
+
+    Example:
+        >>> PatchUp(model)
+        >>> timm_patchup.detach(model)
+        >>> mix = PatchUp(model, mode="soft")
+    """
+    check_module(model)
+    for armed in {hook.armed for hook in attached_to(model)}:
+        assert armed is not None
+        armed.detach()
 
 
 def require_applied(armed: Armed) -> None:
     """Raise RuntimeError, and disarm, if no forward pass has applied what is armed."""
-    site = armed.unapplied()
-    if site is None:
+    site = armed.pending
+    if site is None or armed.applied:
+        return
+    hooked = any(hook.armed is armed and hook.site == site for hook in attached_to(armed.model))
+    if hooked and armed.was_applied:
         return
     armed.disarm()
-    hooks = [hook for module in armed.model.modules() for hook in module._forward_hooks.values()]
-    if not any(isinstance(hook, SiteHook) and hook.armed is armed and hook.site == site for hook in hooks):
+    if not hooked:
         raise RuntimeError(
             f"the draw at site {site!r} was never applied: its module was replaced after the mixer was made, as "
             f"convert_sync_batchnorm replaces norm layers. Make the mixer after that"

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from ..errors import NoEffect, UserError, WrongType, nearest, unknown
+from ..errors import NoEffect, UserError, WrongType, brief, nearest, unknown
 from . import sampling
 from .draw import Change
 from .functional import Objective
@@ -169,7 +169,7 @@ def register_method(name: str) -> Callable[[AnyMethod], AnyMethod]:
 
     def register(kind: AnyMethod) -> AnyMethod:
         if name in _METHODS:
-            raise UserError(f"method {name!r} is already registered, by {_METHODS[name].__qualname__}")
+            raise UserError(f"method {brief(name)} is already registered, by {_METHODS[name].__qualname__}")
         add_method(name, kind)
         kind.name = name
         return kind
@@ -185,7 +185,7 @@ def add_method(name: str, kind: Any) -> None:
     """
     parameters = getattr(kind, "__dict__", {}).get("__dataclass_params__")
     if not (isinstance(kind, type) and issubclass(kind, Method) and parameters and parameters.frozen):
-        raise WrongType(f"method {name!r} must be a frozen dataclass derived from Method, got {kind!r}")
+        raise WrongType(f"method {brief(name)} must be a frozen dataclass derived from Method, got {brief(kind)}")
     if "name" not in vars(kind):
         kind.name = name
     _METHODS[name] = kind
@@ -199,7 +199,10 @@ def list_methods() -> list[str]:
 def method_type(name: str) -> type[Method]:
     """Return the class of a method; raise UserError with the nearest names if there is none."""
     if name not in _METHODS and ":" in name:
-        raise UserError(f"method {name!r} is from outside and was not imported: load_recipe and create_mixer import it")
+        raise UserError(
+            f"method {brief(name)} is from outside and was not imported: name it in a call or with --mix, or give "
+            f"--allow-imports"
+        )
     if name not in _METHODS:
         raise unknown("method", name, list_methods())
     return _METHODS[name]
@@ -244,7 +247,7 @@ def read_method(name: str, values: Mapping[str, Any], *, prefix: str = "") -> Me
         UserError: everything that is wrong, in the user's words.
     """
     if name not in _METHODS:
-        raise UserError(f"mix: unknown method {name!r}{nearest(name, list_methods())}")
+        raise UserError(f"mix: unknown method {brief(name)}{nearest(name, list_methods())}")
     known, errors, checked = method_settings(name), list[UserError](), dict[str, Any]()
     for key, value in values.items():
         if key not in known:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import SiteError, UserError, WrongType, one_line
+from ..errors import SiteError, UserError, WrongType, brief
 from .armed import Armed
 from .batch import (
     MixedBatch,
@@ -32,7 +32,7 @@ from .hooks import attach, refuse_wrapped, require_applied
 from .layout import FeatureMap
 from .make_draw import make_draw
 from .method import INPUT, Method
-from .objective import mixed_loss, own_targets, unmixed_loss
+from .objective import mean_loss, mixed_loss, own_targets, unmixed_loss
 from .probe import in_dtype_of, probe, saliency
 from .schedule import Schedule
 from .seeding import Stream
@@ -78,7 +78,7 @@ class Mixer:
         refuse_wrapped(model)
         if not isinstance(method, Method):
             raise WrongType(
-                f"method must be a method such as HardPatchUp(), got {one_line(repr(method), 60)}; "
+                f"method must be a method such as HardPatchUp(), got {brief(method, 60)}; "
                 f"create_mixer(name, model) takes the name of one"
             )
         self.model = model
@@ -106,12 +106,11 @@ class Mixer:
         self.mixup_enabled = True
         self._batch: MixedBatch | None = None
         self._paused = 0
-        self._detached = False
         self._clean_loss_due = False
         self._maps: dict[torch.Size, dict[str, tuple[FeatureMap, ...]]] = {}
         self._stream = Stream(check_value("seed", seed, int, low=0))
         self._armed = Armed(model)
-        self._handles = attach(model, self.sites, self._armed)
+        attach(self._armed, self.sites)
 
     def __repr__(self) -> str:
         sites = ", ".join(site.name for site in self.sites)
@@ -153,28 +152,33 @@ class Mixer:
             The images, altered if the input was drawn, and the soft targets, float32 (B, K): W if samples are mixed,
             their own if features are erased or nothing is altered.
 
+        Until the next call, every training forward pass is altered under this draw: right for the same images again, as
+        SAM runs them twice, and wrong for others, such as a second view. It raises if those are known from another
+        call; give the others a call too, or run them under ``paused()``.
+
         Raises:
             ValueError, TypeError: the batch or its targets do not fit.
             RuntimeError: the draw before this one was never applied, its loss was taken without the unmixed images, or
                 the mixer is detached.
         """
-        if self._detached:
+        if self._armed.detached:
             raise RuntimeError("this mixer is detached from its model: make a new one")
         if torch.utils.data.get_worker_info() is not None:
             raise UserError(
                 "mix(x, target) was called in a worker process of a DataLoader, whose draws would be those of every "
                 "other worker and epoch: call it in the training loop, not in the dataset or collate_fn"
             )
+        given = x
         if self._armed.began:  # and not ended: the pass raised, for want of memory say, and the caller went on
             self._armed.disarm()
         require_applied(self._armed)
         self._require_clean_loss()
         check_batch(x, target)
         num_classes = self.num_classes or getattr(self.model, "num_classes", None)
-        # On an accelerator, looking at labels waits for the device: there only those of the first batch are checked.
+        # On an accelerator, looking at targets waits for the device: there only those of the first batch are checked.
         look = target.device.type == "cpu" or self._batch is None
         check_splits(target, self.num_splits, look=look)
-        own = own_target(target, num_classes, label_smoothing=self.label_smoothing, check_labels=look)
+        own = own_target(target, num_classes, label_smoothing=self.label_smoothing, check_values=look)
         off = self.schedule.is_off(self._epoch or 0.0) or not self.mixup_enabled
         if self._paused or off or not self.model.training:
             draw = Draw.nothing(x)
@@ -198,6 +202,7 @@ class Mixer:
         for part in (*draw.others, draw):
             if part.change is not None and part.site == INPUT:
                 x = part.change.apply(x, part.partner)
+        self._armed.images.begin(given, x)
         return x, mixed
 
     def loss(self, output: Tensor, target: Tensor, criterion: Criterion | None = None) -> Tensor:
@@ -210,14 +215,15 @@ class Mixer:
             target: what the mixer returned for this batch; in eval mode also the targets of any other batch, whose
                 loss is ``criterion(output, target)``.
             criterion: l(output, target) on soft targets; None for cross-entropy. timm's and torch's classification
-                losses are known, others get soft targets (B, K). A batch that was not mixed has their own loss of the
-                targets as they came, to the last bit.
+                losses are known, others get soft targets (B, K), and their losses per sample, (B,), are averaged. A
+                batch that was not mixed has their own loss of the targets as they came, to the last bit.
 
         Raises:
             RuntimeError: the draw was never applied, so the loss would be that of a batch that was not mixed.
             TypeError: the output is no tensor, or the criterion cannot be used with mixed targets.
             ValueError: labels are smoothed by the mixer and by the criterion, the targets are not those of the last
-                batch, or the model has another number of classes than they.
+                batch, the model has another number of classes than they, the criterion gives several losses, or the
+                model trains and no batch was mixed yet.
         """
         check_logits(output)
         criterion = cross_entropy if criterion is None else criterion
@@ -226,21 +232,28 @@ class Mixer:
         batch = self._batch
         trains = output.requires_grad
         if batch is not None and not self.model.training and is_of_another_batch(target, batch, trains=trains):
-            return unmixed_loss(output, target, criterion, from_indices=batch.from_indices)  # validation
+            loss = unmixed_loss(output, target, criterion, from_indices=batch.from_indices)  # validation
+            return mean_loss(loss, criterion)
         require_applied(self._armed)
+        if batch is None and self.model.training and self.mixup_enabled and not self._paused:
+            raise UserError(
+                "the loss of a training batch that was never mixed: call x, target = mix(x, target) before the forward "
+                "pass; for a plain loss call model.eval(), or set mix.mixup_enabled = False"
+            )
         if batch is not None:
             check_returned(target, batch.target, batch.draw)
         if batch is None or batch.changed is None:
             if batch is not None and target is batch.target:
                 target = own_targets(batch, criterion, label_smoothing=self.label_smoothing)
-            return unmixed_loss(output, target, criterion, from_indices=batch is None or batch.from_indices)
-        loss = mixed_loss(output, target, batch, criterion)
+            from_indices = batch is None or batch.from_indices
+            return mean_loss(unmixed_loss(output, target, criterion, from_indices=from_indices), criterion)
+        loss = mean_loss(mixed_loss(output, target, batch, criterion), criterion)
         if batch.clean is None:
             return loss
         self._clean_loss_due = False
         own = own_targets(batch, criterion, label_smoothing=self.label_smoothing)
         clean = unmixed_loss(self._clean_output(batch.clean), own, criterion, from_indices=batch.from_indices)
-        return loss + batch.clean_lam * clean
+        return loss + batch.clean_lam * mean_loss(clean, criterion)
 
     @property
     def target(self) -> Tensor | None:
@@ -306,11 +319,7 @@ class Mixer:
 
     def detach(self) -> None:
         """Take every hook off the model, which is then as it was."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        self._armed.disarm()
-        self._detached = True
+        self._armed.detach()
 
     def state_dict(self) -> dict[str, int]:
         """Return the state of the draws, for an exact resume; the same on every rank."""

@@ -4,6 +4,7 @@ import warnings
 
 from torch import Tensor
 
+from ..errors import UserError
 from .batch import MixedBatch, check_classes
 from .criterion import Criterion, for_soft_targets, is_affine, rounds_targets, takes_indices
 from .functional import patchup_loss
@@ -29,6 +30,22 @@ def unmixed_loss(output: Tensor, target: Tensor, criterion: Criterion, *, from_i
     if is_affine(criterion):
         check_classes(output, target)
     return for_soft_targets(criterion, from_indices=from_indices)(output, target)
+
+
+def mean_loss(loss: Tensor, criterion: Criterion) -> Tensor:
+    """Return a loss as one number.
+
+    Losses per sample are averaged if the criterion is not known to be affine: a mask per sample needs them there.
+
+    Raises:
+        UserError: the criterion gives several losses otherwise.
+    """
+    if loss.ndim == 0:
+        return loss
+    if loss.ndim == 1 and not is_affine(criterion):
+        return loss.mean()
+    name = getattr(criterion, "__name__", type(criterion).__name__)
+    raise UserError(f"{name} gives losses {tuple(loss.shape)}, mixing needs one number: make it with reduction='mean'")
 
 
 def mixed_loss(output: Tensor, target: Tensor, batch: MixedBatch, criterion: Criterion) -> Tensor:

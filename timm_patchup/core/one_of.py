@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UserError, WrongType, one_line
+from ..errors import UserError, WrongType, brief
 from . import sampling
 from .functional import Objective
 from .method import Method, make_method, method_settings, read_method
@@ -35,7 +35,7 @@ class OneOf(Method):
 
     def __post_init__(self) -> None:
         if isinstance(self.methods, (str, Method)) or not all(isinstance(one, Method) for one in self.methods):
-            raise WrongType(f"methods must be a list of methods such as HardPatchUp(), got {self.methods!r}")
+            raise WrongType(f"methods must be a list of methods such as HardPatchUp(), got {brief(self.methods)}")
         object.__setattr__(self, "methods", tuple(self.methods))
         super().__post_init__()
         object.__setattr__(self, "weights", self.weights or (1.0,) * len(self.methods))
@@ -107,7 +107,7 @@ def make_methods(mix: str | Sequence[str], **settings: Any) -> Method:
     if not isinstance(mix, Sequence) or not all(isinstance(name, str) for name in mix):
         raise WrongType(
             f"a method is given by its name, such as 'hard_patchup', or several as a list of names, got "
-            f"{one_line(repr(mix), 60)}; Mixer(model, method) takes a method itself"
+            f"{brief(mix, 60)}; Mixer(model, method) takes a method itself"
         )
     weights = settings.pop("weights", None)
     methods = {name: make_method(name, **own) for name, own in split_settings(mix, settings).items()}
@@ -153,7 +153,7 @@ def split_settings(names: Sequence[str], values: Mapping[str, Any], *, prefix: s
     errors = []
     for key, value in shared.items():
         if isinstance(value, Mapping):
-            errors.append(UserError(f"settings of {key!r}, which is not among the methods {', '.join(names)}"))
+            errors.append(UserError(f"settings of {brief(key)}, which is not among the methods {', '.join(names)}"))
         elif not any(key in own for own in known.values()):
             every = sorted({prefix + other for own in known.values() for other in own})
             errors.append(
@@ -161,7 +161,9 @@ def split_settings(names: Sequence[str], values: Mapping[str, Any], *, prefix: s
             )
     for name in known:
         if not isinstance(values.get(name, {}), Mapping):
-            errors.append(WrongType(f"settings of {name} must be a mapping of names to values, got {values[name]!r}"))
+            errors.append(
+                WrongType(f"settings of {name} must be a mapping of names to values, got {brief(values[name])}")
+            )
     raise_together(errors)
     return {
         name: {key: value for key, value in shared.items() if key in own} | values.get(name, {})

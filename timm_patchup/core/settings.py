@@ -12,7 +12,7 @@ from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ..errors import NoEffect, UserError, WrongType, nearest
+from ..errors import NoEffect, UserError, WrongType, brief, nearest
 
 AUTO = "auto"  # a value that is found out later, for settings that allow it
 
@@ -112,7 +112,7 @@ class Setting:
         kind = self.types[0]
         if get_origin(kind) is dict:
             if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-                raise WrongType(f"{name} must be a mapping of names to values, got {value!r}")
+                raise WrongType(f"{name} must be a mapping of names to values, got {brief(value)}")
             return dict(value)
         return self._check_one(name, value, kind)
 
@@ -120,7 +120,7 @@ class Setting:
         container, item = get_origin(kind), get_args(kind)[0]
         values = list(value) if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else [value]
         if item is str and (isinstance(value, str) or not all(isinstance(one, str) for one in values)):
-            raise WrongType(f"{name} must be a list of names, got {value!r}")
+            raise WrongType(f"{name} must be a list of names, got {brief(value)}")
         if not values:
             raise UserError(f"{name} is empty: give at least one value")
         return container(self._check_one(name, one, item) for one in values)
@@ -130,15 +130,15 @@ class Setting:
             if value in get_args(kind):
                 return value
             choices = get_args(kind)
-            raise UserError(f"{name} must be one of {', '.join(choices)}, got {value!r}{nearest(value, choices)}")
+            raise UserError(f"{name} must be one of {', '.join(choices)}, got {brief(value)}{nearest(value, choices)}")
         if kind is bool or kind is str:
             if isinstance(value, kind):
                 return value
-            raise WrongType(f"{name} must be {'true or false' if kind is bool else 'a word'}, got {value!r}")
+            raise WrongType(f"{name} must be {'true or false' if kind is bool else 'a word'}, got {brief(value)}")
         if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
-            raise WrongType(f"{name} must be {self._range(kind)}, got {value!r}")
+            raise WrongType(f"{name} must be {self._range(kind)}, got {brief(value)}")
         if not self._in_range(value):
-            raise UserError(f"{name} must be {self._range(kind)}, got {value!r}")
+            raise UserError(f"{name} must be {self._range(kind)}, got {brief(value)}")
         return kind(value)
 
     def _in_range(self, value: float) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ..errors import SiteError, WrongType, nearest
+from ..errors import SiteError, WrongType, brief, nearest
 from .method import INPUT, PAPER_SITES
 from .structure import find_stages, find_stem
 
@@ -107,8 +107,8 @@ def resolve_sites(
         else:
             raise SiteError(
                 name,
-                f"unknown site {name!r}: {describe_model(model)} has the sites {', '.join(named)}, and every module "
-                f"name is a site, too{nearest(name, [*named, *modules])}",
+                f"unknown site {brief(name)}: {describe_model(model)} has the sites {', '.join(named)}, and every "
+                f"module name is a site, too{nearest(name, [*named, *modules])}",
             )
     hooked = [site_module(model, site) if site.module_name else None for site in sites]
     for place in hooked:

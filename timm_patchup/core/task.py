@@ -10,7 +10,7 @@ import timm.task
 from timm.task import ClassificationTask, TrainingTask
 from torch import Tensor
 
-from ..errors import UserError, WrongType, one_line
+from ..errors import UserError, WrongType, brief
 from .criterion import for_soft_targets, refuse_double_smoothing, refuse_other_splits
 from .mixer import Mixer
 
@@ -48,7 +48,7 @@ class TaskMixing(TrainingTask):
 
     def __init__(self, *args: Any, mixer: Mixer, **kwargs: Any) -> None:
         if not isinstance(mixer, Mixer):
-            raise WrongType(f"mixer must be a mixer such as PatchUp(model), got {one_line(repr(mixer), 60)}")
+            raise WrongType(f"mixer must be a mixer such as PatchUp(model), got {brief(mixer, 60)}")
         hidden = [site.name for site in mixer.sites if site.module_name]
         if isinstance(self, DISTILLATION) and hidden:
             names = ", ".join(member.name for member in mixer.method.members)

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import Sampler
 
 from ..core.seeding import derive_seed
+from ..errors import UserError
 from .images import EVALUATION, SampleKey
 
 
@@ -18,7 +19,8 @@ class TrainingBatches(Sampler[list[SampleKey]]):
     """The micro-batches of one process: its share of each batch, in ``micro_batches`` accumulation steps.
 
     Batch u of an epoch is the same set of samples for any number of processes. The samples at the end of an epoch that
-    do not fill a batch are dropped; which ones differs per epoch.
+    do not fill a batch are dropped, which ones differs per epoch, or make a smaller one (``drop_last`` false). That is
+    shared as evenly as it can be.
 
     With ``repeats``, each image is there that often in a row, and an epoch has as many updates as without: it sees a
     part of the images, as with timm's RepeatAugSampler.
@@ -34,16 +36,42 @@ class TrainingBatches(Sampler[list[SampleKey]]):
         world_size: int,
         seed: int,
         repeats: int = 1,
+        drop_last: bool = True,
     ) -> None:
         self.num_samples, self.batch_size, self.micro_batches = num_samples, batch_size, micro_batches
         self.rank, self.world_size, self.seed = rank, world_size, seed
-        self.updates = num_samples // batch_size
+        self.updates = num_samples // batch_size if drop_last else -(-num_samples // batch_size)
         self.repeats = repeats
         self._epoch, self._start = 0, 0
+        last = self._size(self.updates - 1)
+        if last < world_size * micro_batches:
+            raise UserError(
+                f"drop_last false: {last} of {num_samples} images are left for the last batch of an epoch, too few for "
+                f"{world_size} processes x {micro_batches} accumulation steps: change batch_size, or use drop_last true"
+            )
 
     def begin(self, epoch: int, update: int = 0) -> None:
         """Set the epoch of the next pass over the loader, and the update it starts with."""
         self._epoch, self._start = epoch, update
+
+    def divisors(self, update: int) -> list[float]:
+        """Return what the mean loss of each micro-batch is divided by before its backward pass.
+
+        Where processes average their gradients and micro-batches add them up, that makes the gradient of the mean loss
+        of the whole batch, even if its shares differ in size: the number of micro-batches if they do not.
+        """
+        shares = (self._share(update, micro_batch) for micro_batch in range(self.micro_batches))
+        return [self._size(update) / (self.world_size * (end - first)) for first, end in shares]
+
+    def _size(self, update: int) -> int:
+        """Return the number of samples in a batch, over all processes."""
+        return min(self.batch_size, self.num_samples - update * self.batch_size)
+
+    def _share(self, update: int, micro_batch: int) -> tuple[int, int]:
+        """Return where in the order of an epoch a micro-batch of this process begins and ends."""
+        part, parts = micro_batch * self.world_size + self.rank, self.world_size * self.micro_batches
+        size, start = self._size(update), update * self.batch_size
+        return start + part * size // parts, start + (part + 1) * size // parts
 
     def __len__(self) -> int:
         return (self.updates - self._start) * self.micro_batches
@@ -52,13 +80,12 @@ class TrainingBatches(Sampler[list[SampleKey]]):
         epoch, start = self._epoch, self._start
         generator = torch.Generator().manual_seed(derive_seed(self.seed, 0, epoch))
         order = torch.randperm(self.num_samples, generator=generator).repeat_interleave(self.repeats)
-        share = self.batch_size // (self.world_size * self.micro_batches)
         # Repeats of an image have epochs of their own, so that each is augmented anew.
         epochs = range(epoch * self.repeats, (epoch + 1) * self.repeats)
         for update in range(start, self.updates):
             for micro_batch in range(self.micro_batches):
-                first = update * self.batch_size + (micro_batch * self.world_size + self.rank) * share
-                samples = order[first : first + share].tolist()
+                first, end = self._share(update, micro_batch)
+                samples = order[first:end].tolist()
                 yield list(zip(islice(cycle(epochs), first % self.repeats, None), samples))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..core.settings import AUTO
-from ..errors import DataError
+from ..errors import DataError, brief
 from ..recipe import Recipe
 from .folders import WHOLE, by_lower_case, count_other_files, find_split_folder, list_classes, list_split_folders
 from .source import HUB_PREFIX, HubSource, list_splits, load_rows
@@ -64,7 +64,7 @@ def discover(recipe: Recipe, data_dir: str | Path | None) -> Discovered:
     else:
         rows = load_rows(keys["dataset"], recipe.dataset_config, keys["train_split"], folder)
         keys |= _columns(recipe, rows.features)
-        title = f"split {keys['train_split']!r} of {keys['dataset']}"
+        title = f"split {brief(keys['train_split'])} of {keys['dataset']}"
         source = HubSource(rows, input_key=keys["input_key"], target_key=keys["target_key"], title=title)
         keys["num_classes"] = _count_classes(source, keys)
         class_names = source.class_names or ()
@@ -151,7 +151,7 @@ def _count_classes(source: HubSource, keys: Mapping[str, Any]) -> int:
         _refuse_one_class(source.class_names, keys["dataset"])
         return len(source.class_names)
     different, images = len(np.unique(source.labels)), len(source.labels)
-    column = f"column {keys['target_key']!r}"
+    column = f"column {brief(keys['target_key'])}"
     if different > images // 2:
         raise DataError(
             f"{column} has {different:,} different values for {images:,} images, which are no classes: "
@@ -164,7 +164,7 @@ def _count_classes(source: HubSource, keys: Mapping[str, Any]) -> int:
 
 def _refuse_one_class(names: Sequence[str], where: str | Path) -> None:
     if len(names) < 2:
-        raise DataError(f"{where} has one class, {names[0]!r}: a classifier needs at least two class folders")
+        raise DataError(f"{where} has one class, {brief(names[0])}: a classifier needs at least two class folders")
 
 
 def _missing_classes(names: Sequence[str], folder: Path, keys: Mapping[str, Any]) -> list[str]:

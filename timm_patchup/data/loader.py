@@ -206,6 +206,7 @@ def training_loader(
         world_size=world_size,
         seed=recipe.seed,
         repeats=max(1, recipe.aug_repeats),
+        drop_last=recipe.drop_last,
     )
     return ImageLoader(images, batches, workers=recipe.workers, device=device), batches
 

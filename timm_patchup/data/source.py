@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError, DataFailed, Failed, HubError, one_line
+from ..errors import DataError, DataFailed, Failed, HubError, brief, one_line
 from ..recipe.parts import DataSpec
 from ..system.files import read_file
 from ..system.network import dataset_problem
@@ -39,9 +39,9 @@ class HubSource(EncodedSource):
         columns = list(rows.column_names)
         for name, value in (("input_key", input_key), ("target_key", target_key)):
             if value not in columns:
-                raise DataError(f"{name}: the dataset has no column {value!r}, only {', '.join(columns)}")
+                raise DataError(f"{name}: the dataset has no column {brief(value)}, only {', '.join(columns)}")
         if not isinstance(rows.features[input_key], datasets.Image):
-            raise DataError(f"input_key: column {input_key!r} must hold images, got {rows.features[input_key]}")
+            raise DataError(f"input_key: column {brief(input_key)} must hold images, got {rows.features[input_key]}")
         self._rows = rows.select_columns([input_key]).cast_column(input_key, datasets.Image(decode=False))
         self._key, self._title = input_key, title
         self.labels = np.asarray(rows.select_columns([target_key])[:][target_key])
@@ -94,7 +94,9 @@ def load_rows(dataset: str, config: str | None, split: str, folder: Path | None)
         return _load_local(config, folder or fashion_mini_dir(), split)
     if dataset.startswith(HUB_PREFIX):
         return _load(dataset.removeprefix(HUB_PREFIX), config, split)
-    raise DataError(f"dataset must be fashion_mini or hfds/OWNER/NAME, got {dataset!r}; or give data_dir (--data-dir)")
+    raise DataError(
+        f"dataset must be fashion_mini or hfds/OWNER/NAME, got {brief(dataset)}; or give data_dir (--data-dir)"
+    )
 
 
 def open_train(data: DataSpec, data_dir: str | Path | None = None) -> tuple[Source, np.ndarray]:
@@ -142,13 +144,13 @@ def name_of(where: str) -> str:
 
 def _check_labels(data: DataSpec, source: Source, split: str) -> None:
     if len(source.labels) == 0:
-        raise DataError(f"split {split!r} is empty")
+        raise DataError(f"split {brief(split)} is empty")
     low, high = int(source.labels.min()), int(source.labels.max())
     if low < 0:
-        raise DataError(f"split {split!r} has the label {low}, so it is not labelled: choose another split")
+        raise DataError(f"split {brief(split)} has the label {low}, so it is not labelled: choose another split")
     if high >= data.num_classes:
         raise DataError(
-            f"split {split!r} has the label {high}, but num_classes is {data.num_classes}: "
+            f"split {brief(split)} has the label {high}, but num_classes is {data.num_classes}: "
             f"set num_classes to at least {high + 1} (--num-classes), or choose another target_key"
         )
     if source.class_names and len(source.class_names) != data.num_classes:
@@ -166,7 +168,7 @@ def _open_folder(data: DataSpec, folder: Path, images: Path) -> FolderSource:
 
 def _open_rows(data: DataSpec, split: str, folder: Path | None) -> HubSource:
     rows = load_rows(data.dataset, data.dataset_config, split, folder)
-    title = f"split {split!r} of {data.dataset if folder is None else folder}"
+    title = f"split {brief(split)} of {data.dataset if folder is None else folder}"
     return HubSource(rows, input_key=data.input_key, target_key=data.target_key, title=title)
 
 
@@ -197,7 +199,7 @@ def _load_files(folder: Path, split: str, error: DataError) -> Any:
     except (OSError, pyarrow.ArrowException, DataError):
         raise error from None
     if files:
-        raise DataError(f"split {split!r} is empty") from error
+        raise DataError(f"split {brief(split)} is empty") from error
     raise error
 
 
@@ -259,5 +261,5 @@ def _load(path: str, config: str | None, split: str, *, files: list[str] | None 
         if isinstance(error, datasets.exceptions.DatasetNotFoundError):
             raise DataError(f"{path} contains no dataset: expected parquet files like data/train-*.parquet") from error
         if isinstance(error, (OSError, ValueError, datasets.exceptions.DatasetsError)):
-            raise DataError(f"{path}: cannot read split {split!r}: {one_line(error, 300)}") from error
+            raise DataError(f"{path}: cannot read split {brief(split)}: {one_line(error, 300)}") from error
         raise

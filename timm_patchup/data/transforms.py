@@ -5,6 +5,7 @@ and the sample's index only, so the number of processes, the number of loader wo
 """
 
 import random
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,17 @@ class Augmentation:
         times = max(self.aug_splits - 1, 1)
         augmented = [(_to_bytes(self.policies(image)), self.on_device.draw()) for _ in range(times)]
         return clean + augmented
+
+    def try_policies(self) -> None:
+        """Apply every operation of timm's policies to a small image, so that one that fails does so now."""
+        image, state = Image.new("RGB", (8, 8)), random.getstate()
+        for policy in self.policies.transforms:
+            groups = getattr(policy, "policy", None) or [getattr(policy, "ops", ())]
+            for operation in (one for group in groups for one in group):
+                always = copy(operation)
+                always.prob = 1.0
+                always(image)
+        random.setstate(state)
 
 
 def _to_bytes(image: Tensor | Image.Image) -> Tensor:

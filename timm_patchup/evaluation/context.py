@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from ..errors import UserError
 from ..runs.metrics import sum_dtype
+from ..system.output import printable
 from .images import TestImages
 from .models import EvalModel
 
@@ -57,7 +58,7 @@ class EvalContext:
         rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
         loader, rows = self.images.loader(rank=rank, world_size=world_size, device=self.device)
         show = self.accelerator.is_main_process and sys.stderr.isatty()
-        shown = tqdm(loader, desc=title, unit="batch", leave=False, disable=not show)
+        shown = tqdm(loader, desc=printable(title), unit="batch", leave=False, disable=not show)
         for (images, labels), batch_rows in zip(shown, rows):
             yield images, labels, batch_rows
 

@@ -20,7 +20,7 @@ from ..data.images import EVALUATION, open_images
 from ..data.loader import ImageLoader, fingerprint
 from ..data.source import open_test
 from ..data.splits import take_stratified
-from ..errors import DataError
+from ..errors import DataError, brief
 from ..recipe.parts import DataSpec, ImageSpec
 
 Batch = tuple[Tensor, Tensor, Sequence[int]]
@@ -74,7 +74,7 @@ class TestImages:
         for number, (name, expected) in enumerate(zip(self.class_names or (), names)):
             if name != expected and name in names:
                 raise DataError(
-                    f"class {name!r} is number {number} in the test data, but {names.index(name)} in {whose}: "
+                    f"class {brief(name)} is number {number} in the test data, but {names.index(name)} in {whose}: "
                     f"test it on the classes that it was trained on, in the same order"
                 )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from ..errors import Failed, UserError
+from ..errors import Failed, UserError, brief
 from ..system.checked import check_keys, read_json
 from ..system.files import refuse_folders, refuse_unusable_folder, write_whole
 from .context import Measured
@@ -61,7 +61,9 @@ class Results:
             if force:
                 return
             differing = [name for name in {**stored_data, **data} if stored_data.get(name) != data.get(name)]
-            was = ", ".join(f"{name} {stored_data.get(name)!r} instead of {data.get(name)!r}" for name in differing)
+            was = ", ".join(
+                f"{name} {brief(stored_data.get(name))} instead of {brief(data.get(name))}" for name in differing
+            )
             raise UserError(f"{folder / FILE} has results with {was}: {other}")
         self.models, self.suites = models, suites
 

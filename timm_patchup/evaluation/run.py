@@ -25,6 +25,7 @@ from ..runs.local import recall
 from ..runs.together import failing_alone, main_first, naming_lost_processes, together
 from ..system.files import make_folder
 from ..system.locks import LOCK, locked
+from ..system.output import say
 from .context import EvalContext
 from .images import TestImages, load_images, shared_spec
 from .models import EvalModel, load_models
@@ -68,7 +69,7 @@ class EvalCall:
 
 
 def _print(text: str) -> None:
-    print(text, flush=True)
+    say(*text.split("\n"))
 
 
 def run(call: EvalCall, *, show: Callable[[str], None] = _print) -> dict[str, dict[str, Values]]:
@@ -136,9 +137,7 @@ def _locked(output: Path, accelerator: Accelerator) -> Iterator[None]:
             if accelerator.is_main_process:
                 make_folder(output)
                 waiting = f"another evaluation is writing to {output}: waiting for it"
-                lock.enter_context(
-                    locked(output / LOCK, busy=waiting, waiting=lambda: print(waiting, file=sys.stderr, flush=True))
-                )
+                lock.enter_context(locked(output / LOCK, busy=waiting, waiting=lambda: say(waiting, stream=sys.stderr)))
         yield
 
 

@@ -233,8 +233,17 @@ def _training(facts: Facts) -> str:
         f"| images | {' x '.join(map(str, recipe.input_size))} |",
         f"| seed | {recipe.seed} |",
     ]
+    table = "## Training\n\n| | |\n| --- | --- |\n" + "\n".join(rows)
+    return f"{table}\n\nTrain it again: {_training_command(recipe)}."
+
+
+def _training_command(recipe: Recipe) -> str:
     command = "python -m timm_patchup.training --recipe recipe.yaml"
-    return "## Training\n\n| | |\n| --- | --- |\n" + "\n".join(rows) + f"\n\nTrain it again: `{command}`."
+    modules = dict.fromkeys(name.partition(":")[0] for name in recipe.methods if ":" in name)
+    if not modules:
+        return f"`{command}`"
+    named = ", ".join(f"`{module}`" for module in modules)
+    return f"`{command} --allow-imports`, which runs the code of {named} in your folder or environment; it is not here"
 
 
 def _method_row(name: str, settings: Mapping[str, Any]) -> str:

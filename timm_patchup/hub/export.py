@@ -23,6 +23,7 @@ from ..runs.weights import weights_digest
 from ..system.checked import check_keys, read_json
 from ..system.files import checksum, remove
 from ..system.locks import LOCK, locked
+from ..system.output import say
 from ..system.privacy import Private
 from .card import CITATION, REPORT
 from .export_files import write_files, write_text
@@ -52,7 +53,7 @@ def export(run_dir: str | Path, out_dir: str | Path, *, license: str | None = No
     if folder.state() != "finished":
         read_finished_run(folder.path)  # says what it is instead
     waiting = f"another process is at work in {folder.path}: waiting for it"
-    with folder.locked(waiting=lambda: print(waiting, file=sys.stderr, flush=True)):
+    with folder.locked(waiting=lambda: say(waiting, stream=sys.stderr)):
         return _export(read_finished_run(folder.path), out, license)
 
 
@@ -65,7 +66,7 @@ def _export(run: FinishedRun, out: Path, license: str | None) -> Path:
     place.parent.mkdir(parents=True, exist_ok=True)
     waiting = f"another process is exporting to {out}: waiting for it"
     lock = place.parent / f".{place.name}{LOCK}"  # other runs may be exported to this folder, too
-    with locked(lock, busy=waiting, waiting=lambda: print(waiting, file=sys.stderr, flush=True)):
+    with locked(lock, busy=waiting, waiting=lambda: say(waiting, stream=sys.stderr)):
         _refuse_to_replace(out)
         _replace(place, run, model, private, license)
     return out

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.method import INPUT, PAPER_SITES, list_methods, method_settings, method_type
-from ..core.outside import import_methods
-from ..errors import UserError, nearest, unknown
+from ..core.outside import import_methods, require_consent, unknown_outside
+from ..errors import UserError, WrongType, brief, nearest, unknown
 from ..system.checked import check_keys, read_yaml
 from .override import override
 from .schema import MIX_PREFIX, Recipe
@@ -48,9 +48,14 @@ class Keys:
         """Take what is no key of a recipe out of the keys of a file, and return the rest."""
         rest = dict(own)
         self.sites, self.protocol = rest.pop(SITES, self.sites), rest.pop(PROTOCOL, self.protocol)
-        if self.sites is not None and not isinstance(self.sites, dict):
-            raise UserError(f"{SITES} must be a mapping of sites to block sizes, got {self.sites!r}")
+        if self.sites is not None and not _are_sites(self.sites):
+            raise UserError(f"{SITES} must be a mapping of sites to block sizes, got {brief(self.sites)}")
         return rest
+
+
+def _are_sites(sites: Any) -> bool:
+    sizes = sites.values() if isinstance(sites, dict) else [None]
+    return all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes)
 
 
 def recipes_dir() -> Path:
@@ -77,16 +82,17 @@ def list_recipes() -> list[str]:
     return [f"{benchmark}_{method}" for benchmark in list_benchmarks() for method in list_recipe_methods()]
 
 
-def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | None = None) -> Recipe:
+def load_recipe(
+    source: str | Path = DEFAULT, overrides: Mapping[str, Any] | None = None, *, allow_imports: bool = False
+) -> Recipe:
     """Return the recipe of a name or a YAML file, with some keys overridden.
-
-    A method from outside (``mix: package.module:Name``) is imported: give only files of your own.
 
     Args:
         source: a name of ``list_recipes()``, or the path of a file, such as the recipe.yaml of a run.
         overrides: flat keys that replace those of the recipe. Another ``mix`` comes with its own settings, another
             ``model`` drops the ``model_kwargs`` and sites of the recipe's, another ``sched`` the keys of its schedule.
-            ``protocol`` is a name of ``list_protocols()``.
+            ``protocol`` is a name of ``list_protocols()``. A ``mix: package.module:Name`` among them is imported.
+        allow_imports: whether to import the methods from outside that the file names, which runs their code.
 
     Raises:
         UserError: everything that is wrong, together.
@@ -95,7 +101,30 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
         >>> load_recipe("cifar10_wrn28_10_soft_patchup", {"epochs": 2}).mix
         'soft_patchup'
     """
-    overrides = dict(overrides or {})
+    if not isinstance(source, (str, Path)):
+        raise WrongType(f"a recipe is given by its name or the path of its file, got {brief(source)}")
+    given = dict(overrides or {})
+    keys = _composed(source, given)
+    if given.get("mix") is None:
+        require_consent(keys.values.get("mix"), named_in=source, allowed=allow_imports)
+        if unknown_outside(keys.values.get("mix")):
+            import_methods(keys.values.get("mix"))
+            _apply_sites(keys, keys.values)  # which settings it has is known only now
+    import_methods(keys.values.get("mix"))
+    return Recipe.from_dict(override(keys.values, _without_choices(given)))
+
+
+def read_recipe(source: str | Path) -> Recipe:
+    """Return the recipe of a name or a YAML file, of which the method is not needed: nothing is imported."""
+    return Recipe.from_dict(_composed(source, {}).values)
+
+
+def _without_choices(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in overrides.items() if name not in ("mix", PROTOCOL)}
+
+
+def _composed(source: str | Path, overrides: Mapping[str, Any]) -> Keys:
+    """Return the keys of a recipe, with the model, the method and the protocol that overrides choose."""
     try:
         keys = _compose(source)
     except UserError as error:
@@ -105,16 +134,15 @@ def load_recipe(source: str | Path = DEFAULT, overrides: Mapping[str, Any] | Non
         kept = {name: value for name, value in keys.values.items() if name not in own or value != own[name]}
         keys.values = {name: value for name, value in kept.items() if name != "model_kwargs"}
         keys.sites = None
-    mix = overrides.pop("mix", None)
-    if mix is not None:
-        _choose(keys, mix)
-    protocol = overrides.pop(PROTOCOL, None) or keys.protocol
+    if overrides.get("mix") is not None:
+        _choose(keys, overrides["mix"])
+    protocol = overrides.get(PROTOCOL) or keys.protocol
     if protocol is not None:
         _apply_protocol(keys, protocol)
-    if "mix_sites" in overrides and isinstance(keys.values.get("mix_block_size"), list):
-        keys.values.update(_at_sites(keys, overrides["mix_sites"] or PAPER_SITES))  # the block sizes of other sites
-    import_methods(keys.values.get("mix"))
-    return Recipe.from_dict(override(keys.values, overrides))
+    chosen = _chosen_sites(overrides)
+    if chosen is not None and isinstance(keys.values.get("mix_block_size"), list):
+        keys.values.update(_at_sites(keys, chosen))  # the block sizes of other sites
+    return keys
 
 
 def read_resolved(path: Path) -> Recipe:
@@ -143,9 +171,9 @@ def split_name(name: str) -> tuple[str, str]:
                 return benchmark, method
     if name in list_benchmarks():
         candidates = ", ".join(f"{name}_{method}" for method in list_recipe_methods())
-        raise UserError(f"{name!r} is a benchmark; a recipe also names the method: {candidates}")
+        raise UserError(f"{brief(name)} is a benchmark; a recipe also names the method: {candidates}")
     hint = nearest(name, list_recipes())
-    raise UserError(f"no recipe {name!r}{hint or '; list_recipes() (--list-recipes) has all'}")
+    raise UserError(f"no recipe {brief(name)}{hint or '; list_recipes() (--list-recipes) has all'}")
 
 
 def _compose(source: str | Path, seen: tuple[Path, ...] = ()) -> Keys:
@@ -236,7 +264,7 @@ def read_keys(path: Path, seen: tuple[Path, ...] = ()) -> Keys:
     keys = Keys(parts={path.stem})
     included = own.pop("include", [])
     if not isinstance(included, list):
-        raise UserError(f"{path}: include must be a list of parts or recipes, got {included!r}")
+        raise UserError(f"{path}: include must be a list of parts or recipes, got {brief(included)}")
     for name in included:
         part = recipes_dir() / "parts" / f"{name}.yaml"
         beside = path.parent / str(name)
@@ -246,12 +274,40 @@ def read_keys(path: Path, seen: tuple[Path, ...] = ()) -> Keys:
             keys.update(read_keys(beside, seen=(*seen, path)))
         else:
             keys.update(_compose(str(name), seen=(*seen, path)))
+    names_sites = SITES in own
     own = keys.take(own)
+    mix = own.get("mix")
+    names_sites |= "mix" not in keys.values and mix is not None  # its sites are those of an included network
     if "mix" in keys.values and "mix" in own:
-        _choose(keys, own["mix"])
-        own.pop("mix")
+        _choose(keys, own.pop("mix"))
     keys.values = override(keys.values, own)
+    if names_sites:
+        _apply_sites(keys, own)
     return keys
+
+
+def _apply_sites(keys: Keys, own: Mapping[str, Any]) -> None:
+    """Make the network's sites settings of the method, or of each of several, unless a file's own keys set them."""
+    mix = keys.values.get("mix", "none")
+    if isinstance(mix, str):
+        at_sites = _at_sites(keys, _chosen_sites(own))
+        keys.values |= {name: value for name, value in at_sites.items() if name not in own}
+    elif isinstance(mix, list):
+        each, given = keys.values.get("mix_settings") or {}, own.get("mix_settings") or {}
+        for method in mix if isinstance(each, Mapping) and isinstance(given, Mapping) else ():
+            mine = {f"{MIX_PREFIX}{name}": value for name, value in (given.get(method) or {}).items()}
+            mine |= {name: value for name, value in own.items() if name.startswith(MIX_PREFIX)}
+            at_sites = _at_sites(Keys({"mix": method}, sites=keys.sites), _chosen_sites(mine))
+            settings = {name.removeprefix(MIX_PREFIX): value for name, value in at_sites.items() if name not in mine}
+            each = {**each, method: {**each.get(method, {}), **settings}} if settings else each
+        if each:
+            keys.values["mix_settings"] = each
+
+
+def _chosen_sites(given: Mapping[str, Any]) -> Sequence[str] | None:
+    """Return the sites that keys name, the default ones for none; None if they leave them to the network."""
+    sites = given.get("mix_sites") or list(PAPER_SITES)
+    return sites if "mix_sites" in given and isinstance(sites, list) else None
 
 
 def _mapping(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..core.settings import AUTO
+from ..errors import brief
 
 LARGEST_SIDE = 16384  # pixels; one such image has 800 MB
 
@@ -23,12 +24,12 @@ def image_contradictions(
 ) -> list[str]:
     """Return one line per key of an image that has the wrong number of values, or makes images too large."""
     if len(input_size) != 3 or input_size[0] not in (1, 3):
-        return [f"input_size must be channels (1 or 3), height, width, got {list(input_size)}"]
+        return [f"input_size must be channels (1 or 3), height, width, got {brief(list(input_size))}"]
     too_large = size_problem(input_size, crop_pct)
     return [
         *([too_large] if too_large else []),
         *(
-            f"{name} needs {input_size[0]} values, one per channel, got {list(values)}"
+            f"{name} needs {input_size[0]} values, one per channel, got {brief(list(values))}"
             for name, values in (("mean", mean), ("std", std))
             if len(values) != input_size[0]
         ),
@@ -63,7 +64,7 @@ def _images(recipe: Any) -> list[str]:
 def _data(recipe: Any) -> Iterator[str]:
     on_hub = recipe.dataset.startswith("hfds/")
     if not recipe.dataset or (on_hub and not re.fullmatch(r"hfds/[\w.-]+(/[\w.-]+)?", recipe.dataset)):
-        yield f"dataset must be fashion_mini or hfds/OWNER/NAME, got {recipe.dataset!r}"
+        yield f"dataset must be fashion_mini or hfds/OWNER/NAME, got {brief(recipe.dataset)}"
     if recipe.select_split not in (None, AUTO) and recipe.val_fraction not in (0, AUTO):
         yield f"select_split {recipe.select_split} chooses the best epoch: set val_fraction to 0"
     if recipe.batch_size % recipe.grad_accum_steps:
@@ -74,7 +75,7 @@ def _ranges(recipe: Any) -> Iterator[str]:
     for name in ("scale", "ratio"):
         low_high = getattr(recipe, name)
         if len(low_high) != 2 or low_high[0] > low_high[1]:
-            yield f"{name} must be a range of two values, low then high, got {low_high}"
+            yield f"{name} must be a range of two values, low then high, got {brief(low_high)}"
 
 
 def _losses(recipe: Any) -> Iterator[str]:
@@ -96,6 +97,6 @@ def _class_weights(recipe: Any) -> Iterator[str]:
 
 def _schedule(recipe: Any) -> Iterator[str]:
     if recipe.sched == "multistep" and sorted(set(recipe.decay_milestones)) != recipe.decay_milestones:
-        yield f"decay_milestones must increase, got {recipe.decay_milestones}"
+        yield f"decay_milestones must increase, got {brief(recipe.decay_milestones)}"
     if recipe.warmup_epochs and recipe.warmup_epochs >= recipe.epochs and not recipe.warmup_prefix:
         yield f"warmup_epochs {recipe.warmup_epochs} must be fewer than epochs {recipe.epochs}"

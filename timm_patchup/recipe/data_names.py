@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.settings import AUTO
-from ..errors import UserError, nearest
-from .compose import list_benchmarks, list_recipes, load_recipe, read_keys, recipes_dir
+from ..errors import UserError, brief, nearest
+from .compose import list_benchmarks, list_recipes, load_recipe, read_keys, read_recipe, recipes_dir
 from .parts import DataSpec
 from .schema import Recipe
 
@@ -33,9 +33,9 @@ def load_data_spec(name: str) -> DataSpec:
     if name in list_benchmarks():
         return DataSpec.of(load_recipe(f"{name}_none"))
     if name in list_recipes() or Path(name).suffix in (".yaml", ".yml"):
-        return DataSpec.of(load_recipe(name))
+        return DataSpec.of(read_recipe(name))
     hint = nearest(name, [*list_data(), *list_benchmarks()])
-    raise UserError(f"unknown data {name!r}, choose from {', '.join(list_data())}{hint}")
+    raise UserError(f"unknown data {brief(name)}, choose from {', '.join(list_data())}{hint}")
 
 
 def find_data_spec(dataset: str) -> DataSpec | None:

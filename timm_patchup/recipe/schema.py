@@ -14,10 +14,10 @@ import yaml
 
 from ..core.method import Method, list_methods, method_settings
 from ..core.one_of import OneOf, make_methods, read_methods
-from ..core.outside import is_unknown_outside
+from ..core.outside import unknown_outside
 from ..core.schedule import Schedule
 from ..core.settings import AUTO, Checked, raise_together, setting, settings_of, without
-from ..errors import UserError, nearest
+from ..errors import UserError, brief, nearest
 from .contradictions import contradictions
 from .idle import (
     DECAYING,
@@ -177,6 +177,9 @@ class Recipe(Checked):
     )
     # Optimizer
     batch_size: int = setting(100, "the whole batch of one update, over all processes and accumulation steps", low=1)
+    drop_last: bool = setting(
+        True, "leave out the samples at the end of an epoch that do not fill a batch; the authors train on them, too"
+    )
     grad_accum_steps: int = setting(1, "micro-batches per update and process", low=1)
     validation_batch_size: int = setting(500, "batch per process in evaluation", low=1, fixed=False)
     opt: str = setting("sgd", "an optimizer of timm; sgd is with Nesterov momentum, as in timm")
@@ -281,7 +284,7 @@ class Recipe(Checked):
 
     @staticmethod
     def _unknown_outside(mix: Any) -> bool:
-        return any(map(is_unknown_outside, mix if isinstance(mix, list) else [mix]))
+        return bool(unknown_outside(mix))
 
     @property
     def method(self) -> Method:
@@ -322,11 +325,11 @@ class Recipe(Checked):
                 if isinstance(value, Mapping):
                     settings |= value
                 else:
-                    problems.append(f"{name} must be a mapping of methods to their settings, got {value!r}")
+                    problems.append(f"{name} must be a mapping of methods to their settings, got {brief(value)}")
             elif name.startswith(MIX_PREFIX) and (own or name.removeprefix(MIX_PREFIX) in known_settings):
                 settings[name.removeprefix(MIX_PREFIX)] = value
             else:
-                problems.append(f"unknown key {name!r}{nearest(name, list_keys())}")
+                problems.append(f"unknown key {brief(name)}{nearest(name, list_keys())}")
         try:
             recipe = cls(**taken, mix_settings=settings)
         except UserError as error:

@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType, GradientAccumulationPlugin, parse_flag_from_env
 
 from ..errors import OtherProcessFailed, UserError, one_line
+from ..system.output import say
 from ..system.threads import share_of_cores
 from .together import is_lost_process
 
@@ -79,6 +80,12 @@ def make_accelerator(
         # accelerate launch sets OMP_NUM_THREADS to 1 by default, which would leave cores idle.
         torch.set_num_threads(threads or share_of_cores(local))
     return accelerator
+
+
+def say_once(accelerator: Accelerator, *lines: str) -> None:
+    """Print lines in one process per machine."""
+    if accelerator.is_local_main_process:
+        say(*lines)
 
 
 def precision_of_launch() -> str:

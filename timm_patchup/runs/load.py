@@ -13,7 +13,7 @@ from typing import Any
 import timm
 from torch import nn
 
-from ..errors import HubError, HubFailed, UserError
+from ..errors import HubError, HubFailed, UserError, brief
 from ..recipe import Recipe
 from ..recipe.contradictions import size_problem
 from ..system.checked import read_json
@@ -157,7 +157,9 @@ def _load_export(folder: Path, where: str) -> _Found:
     if refused:
         raise HubFailed(f"{where}: config.json asks for {', '.join(refused)}, which is not supported")
     if not timm.is_model(config["architecture"]):
-        raise HubFailed(f"{where}: timm {timm.__version__} has no model {config['architecture']!r}: try a newer timm")
+        raise HubFailed(
+            f"{where}: timm {timm.__version__} has no model {brief(config['architecture'])}: try a newer timm"
+        )
     described = {name: stored[name] for name in _DESCRIPTION if name in stored}
     described |= {name: config[name] for name in ("num_classes", "label_names", "label_descriptions") if name in config}
     _refuse_huge_images(described, where)

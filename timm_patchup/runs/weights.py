@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from .. import models  # noqa: F401, registers the nets that a configuration may name
-from ..errors import HubFailed, one_line
+from ..errors import HubFailed, brief, one_line
 
 WEIGHTS = "model.safetensors"
 
@@ -26,7 +26,7 @@ def build(architecture: str, arguments: Mapping[str, Any], *, where: str) -> nn.
         return timm.create_model(architecture, pretrained=False, **arguments)
     except Exception as error:  # model constructors raise all kinds of errors
         text = one_line(error, 200)
-        raise HubFailed(f"{where}: timm {timm.__version__} cannot create {architecture!r}: {text}") from error
+        raise HubFailed(f"{where}: timm {timm.__version__} cannot create {brief(architecture)}: {text}") from error
 
 
 def fill(model: nn.Module, weights: Mapping[str, Tensor], *, where: str) -> None:

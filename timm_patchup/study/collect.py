@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, brief
 from ..evaluation.suites import SUITES
 from ..runs.folder import RunFolder, parse_summary
 from ..system.checked import check_keys, read_json
-from .definition import METRICS, Condition, Run, Study
+from .definition import METRICS, Condition, Evaluation, Run, Study
 from .options import StudyOptions, run_recipe
 from .paper import PaperNumber, paper_number
 from .seeds import SeedRow, SeedRows, current_commit, data_seed, key_of, recipe_digest
@@ -110,9 +110,8 @@ def measured(study: Study, run: Run, options: StudyOptions) -> dict[Cell, float]
         found = {(metric, run.condition.setting): value for metric, value in metrics_of(folder).items()}
     except UserError:  # one damaged run must not hide the others
         return {}
-    suites = _suites(run, options)
     for part in study.evaluation:
-        values = suites.get(part.suite, {})
+        values = _values(part, run, options) or {}
         for name in part.values:
             value = values.get(name)
             if value is not None:
@@ -164,10 +163,10 @@ def is_done(study: Study, run: Run, options: StudyOptions) -> bool:
         return True
     if RunFolder(options.runs / run.name).state() != "finished":
         return False
-    report = options.report(run)
-    reported = (report / "report.html").is_file()  # the page is written last
-    return not study.evaluation or (
-        reported and {part.suite for part in study.evaluation} <= set(_suites(run, options))
+    return all(
+        (options.report(run, part) / "report.html").is_file()  # the page is written last
+        and _values(part, run, options) is not None
+        for part in study.evaluation
     )
 
 
@@ -209,19 +208,19 @@ def _column(cell: Cell, run: Run) -> str:
     return metric if setting in (metric, run.condition.setting) else f"{metric} {setting}"
 
 
-def _suites(run: Run, options: StudyOptions) -> dict[str, dict[str, float | None]]:
-    """Return the values per suite in the report of a run; none of what was measured in another way or is damaged."""
-    path, found = options.report(run) / "results.json", dict[str, dict[str, float | None]]()
+def _values(part: Evaluation, run: Run, options: StudyOptions) -> dict[str, float | None] | None:
+    """Return the values of a suite in the report of a run; None if it was measured in another way or is damaged."""
+    path, found = options.report(run, part) / "results.json", None
     try:
-        for suite, by_model in read_json(path, suites=dict)["suites"].items():
-            for name, entry in check_keys(by_model, {}, where=f"{path}: {suite}").items():
-                check_keys(entry, {"values": dict, "settings": dict}, where=f"{path}: {suite} of {name}")
-                values = entry["values"]
-                check_keys(values, dict.fromkeys(values, (float, NoneType)), where=f"{path}: {suite}")
-                if _is_current(suite, entry["settings"], options):
-                    found[suite] = values
+        by_model = read_json(path, suites=dict)["suites"].get(part.suite, {})
+        for name, entry in check_keys(by_model, {}, where=f"{path}: {part.suite}").items():
+            check_keys(entry, {"values": dict, "settings": dict}, where=f"{path}: {part.suite} of {name}")
+            values = entry["values"]
+            check_keys(values, dict.fromkeys(values, (float, NoneType)), where=f"{path}: {part.suite}")
+            if _is_current(part.suite, entry["settings"], options):
+                found = values
     except UserError:
-        return {}
+        return None
     return found
 
 
@@ -254,7 +253,7 @@ def check_finished(study: Study, runs: Sequence[Run], options: StudyOptions) -> 
             problems += [f"{run.name}: {problem}; remove the folder to run it again" for problem in error.problems]
             continue
         problems += [
-            f"{run.name} was run with {name} {other!r}, got {own!r}: use the same settings, or another output"
+            f"{run.name} was run with {name} {brief(other)}, got {brief(own)}: use the same settings, or another output"
             for name, (own, other) in mine.differences(theirs).items()
         ]
     if problems:

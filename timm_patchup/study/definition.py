@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ..errors import UserError, nearest
+from ..errors import UserError, brief, nearest
 from ..recipe.compose import recipes_dir
 from ..recipe.schema import MIX_PREFIX
 from ..system.checked import Kinds, check_keys, read_yaml
@@ -195,7 +195,7 @@ def load_study(name: str) -> Study:
         path = Path(name)
     elif name not in list_studies():
         hint = nearest(name, list_studies()) or f"; the studies are {', '.join(list_studies())}"
-        raise UserError(f"no study {name!r}{hint}")
+        raise UserError(f"no study {brief(name)}{hint}")
     return make_study(path.stem, check_keys(read_yaml(path), {}, where=name))
 
 
@@ -206,8 +206,8 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
     metrics = values.get("metrics") or ["test_error"]
     measure: Measure = values.get("measure") or "training"
     shown = [*metrics, *(part["metric"] for part in parts if "metric" in part)]
-    problems = [f"{name}: unknown key {key!r}{nearest(key, _KEYS)}" for key in sorted(set(values) - _KEYS)]
-    problems += [f"{name}: unknown metric {m!r}{nearest(m, METRICS)}" for m in shown if m not in METRICS]
+    problems = [f"{name}: unknown key {brief(key)}{nearest(key, _KEYS)}" for key in sorted(set(values) - _KEYS)]
+    problems += [f"{name}: unknown metric {brief(m)}{nearest(m, METRICS)}" for m in shown if m not in METRICS]
     problems += [
         f"{name}: {m} is not a metric of a {measure}, which has {', '.join(_METRICS_OF[measure])}; "
         f"values of a suite belong to evaluation"
@@ -216,11 +216,11 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
     ]
     for group in groups:
         unknown = sorted(set(group) - _GROUP_KEYS)
-        problems += [f"{name}: unknown key {key!r} in a group{nearest(key, _GROUP_KEYS)}" for key in unknown]
+        problems += [f"{name}: unknown key {brief(key)} in a group{nearest(key, _GROUP_KEYS)}" for key in unknown]
         problems += [f"{name}: a group needs {key}" for key in ("benchmarks", "methods") if not group.get(key)]
     for part in parts:
         if set(part) - {"lines", "limit"} != _EVALUATION_KEYS or not isinstance(part["values"], list):
-            problems.append(f"{name}: an evaluation needs a suite, a metric and a list of values, got {part}")
+            problems.append(f"{name}: an evaluation needs a suite, a metric and a list of values, got {brief(part)}")
     if not groups or not values.get("title"):
         problems.append(f"{name}: a study needs a title and groups")
     if problems:
@@ -264,7 +264,7 @@ def _check_comparisons(study: Study) -> None:
     labels = [condition.label for condition in study.conditions]
     named = [name for name in (study.reference, *study.comparisons) if name is not None]
     problems = [
-        f"{study.name}: no row is called {name!r}{nearest(name, labels)}" for name in named if name not in labels
+        f"{study.name}: no row is called {brief(name)}{nearest(name, labels)}" for name in named if name not in labels
     ]
     if study.comparisons and study.reference is None:
         problems.append(f"{study.name}: comparisons need a reference, the row that the others are compared with")
@@ -289,14 +289,16 @@ def _check_types(name: str, values: Mapping[str, Any]) -> None:
         check_keys(given, {key: kind for key, kind in kinds.items() if given.get(key) is not None}, where=where)
         for key in _LISTS_OF_NAMES & set(given):
             if not all(isinstance(one, str) and one for one in given[key] or []):
-                raise UserError(f"{where}: {key} must be a list of names, got {given[key]!r}")
+                raise UserError(f"{where}: {key} must be a list of names, got {brief(given[key])}")
 
     check(values, _KEY_TYPES, name)
     for key, low in {"seeds": 1, "first_seed": 0}.items():
         if values.get(key) is not None and values[key] < low:
             raise UserError(f"{name}: {key} must be at least {low}, got {values[key]}")
     if values.get("measure") not in (None, *get_args(Measure)):
-        raise UserError(f"{name}: measure must be one of {', '.join(get_args(Measure))}, got {values['measure']!r}")
+        raise UserError(
+            f"{name}: measure must be one of {', '.join(get_args(Measure))}, got {brief(values['measure'])}"
+        )
     if values.get("metrics") == []:
         raise UserError(f"{name}: metrics is empty: give at least one of {', '.join(METRICS)}")
     for group in values.get("groups") or []:

@@ -6,11 +6,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ..core.outside import require_consent
 from ..data.source import name_of
 from ..evaluation.suites import option_values
 from ..recipe import Recipe, load_recipe
 from ..training.infer import name_after_folder
-from .definition import Run
+from .definition import Evaluation, Run
 from .seeds import SeedRows
 
 EPS_SPACE = "normalised"
@@ -29,6 +30,7 @@ class StudyOptions:
         corrupted: dataset of corrupted test images, None to generate them.
         eps_space: space of FGSM's eps; normalised in studies, as in the authors' code.
         finished: rows of finished runs whose folders may be gone.
+        allow_imports: whether to import the methods from outside that the file of the study names.
     """
 
     folder: Path
@@ -39,6 +41,7 @@ class StudyOptions:
     corrupted: str | None = None
     eps_space: str = EPS_SPACE
     finished: SeedRows = field(default_factory=dict)
+    allow_imports: bool = False
 
     @property
     def of_suites(self) -> dict[str, Any]:
@@ -56,8 +59,14 @@ class StudyOptions:
         name += "" if self.eps_space == EPS_SPACE else f"_{self.eps_space}"
         return self.folder / f"reports{name}"
 
-    def report(self, run: Run) -> Path:
-        return self.reports / run.name
+    def limit_of(self, part: Evaluation) -> int | None:
+        """The number of test images of an evaluation, None for all."""
+        return min((limit for limit in (self.limit, part.limit) if limit is not None), default=None)
+
+    def report(self, run: Run, part: Evaluation) -> Path:
+        """The folder of a run's report; a report has one number of images, so that fewer are in another one."""
+        limit = self.limit_of(part)
+        return self.reports / (run.name if limit == self.limit else f"{run.name}-{limit}_images")
 
     def data_of(self, run: Run) -> Path | None:
         """The folder of a run's data: a subfolder with the name of its dataset, or else the folder itself."""
@@ -78,6 +87,9 @@ def run_keys(run: Run, options: StudyOptions) -> dict[str, Any]:
 
 def run_recipe(run: Run, options: StudyOptions) -> Recipe:
     """Return the recipe of a run as the run records it, but with ``auto``; raise UserError if there is none."""
+    if "mix" not in options.overrides:
+        mix = run.condition.overrides.get("mix")
+        require_consent(mix, named_in="the study", allowed=options.allow_imports)
     return name_after_folder(load_recipe(run.condition.recipe, run_keys(run, options)), options.data_of(run))
 
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import yaml
-
-from ..errors import UserError, nearest
+from ..errors import UserError, brief, nearest
 from ..recipe.compose import recipes_dir
+from ..system.checked import read_yaml
 from .definition import Condition, Study
 
 PAPER = "paper"
@@ -30,8 +29,7 @@ class PaperNumber:
 @cache
 def paper_tables() -> dict[str, dict[str, Any]]:
     """Return the tables by label: the paper's LaTeX label, or that of another source."""
-    text = (recipes_dir() / "paper_results.yaml").read_text(encoding="utf-8")
-    return {table["label"]: table for table in yaml.safe_load(text)}
+    return {table["label"]: table for table in read_yaml(recipes_dir() / "paper_results.yaml")}
 
 
 def check_tables(study: Study) -> None:
@@ -39,7 +37,7 @@ def check_tables(study: Study) -> None:
     unknown = [label for label in study.paper if label not in paper_tables()]
     if unknown:
         known = paper_tables()
-        raise UserError([f"{study.name}: the paper has no table {one!r}{nearest(one, known)}" for one in unknown])
+        raise UserError([f"{study.name}: the paper has no table {brief(one)}{nearest(one, known)}" for one in unknown])
 
 
 def paper_number(study: Study, condition: Condition, setting: str, metric: str) -> PaperNumber | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from ..system.files import open_to_append
+from ..system.output import say
 from ..system.signals import handling, stop_signals
 
 _POLL_SECONDS = 0.1
@@ -102,7 +103,7 @@ class Runner:
                 return job
             if job.name not in self._announced:
                 self._announced.add(job.name)
-                print(f"{job.name}: waiting, another process is training it", flush=True)
+                say(f"{job.name}: waiting, another process is training it")
         return None
 
     def _free_slot(self, running: Sequence[_Child]) -> int:

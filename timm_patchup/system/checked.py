@@ -11,13 +11,14 @@ from typing import Any
 
 import yaml
 
-from ..errors import UserError, one_line
+from ..errors import UserError, brief, one_line
 from .files import read_file
 
 Kinds = type | tuple[type, ...]
 _NAMES = {dict: "a mapping", list: "a list", str: "text", int: "a whole number", float: "a number"}
 _NAMES |= {bool: "true or false", type(None): "none"}
 _LARGEST = 64 << 20  # bytes; more is no file of ours
+_MOST_NODES = 100_000  # values in a YAML file, with those that its aliases repeat; our largest has 6,400
 
 
 def read_json(path: Path, **keys: Kinds) -> dict[str, Any]:
@@ -34,44 +35,82 @@ def read_json(path: Path, **keys: Kinds) -> dict[str, Any]:
     return check_keys(content, keys, where=str(path))
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """Reads YAML safely, but refuses a key that is given twice: PyYAML would take the last one in silence."""
+class _Reader(yaml.SafeLoader):
+    """Reads YAML safely, and refuses what PyYAML accepts: a key given twice, of which it takes the last one in silence,
+    and aliases that expand without end.
+    """
+
+    def get_single_node(self) -> yaml.Node | None:
+        root = super().get_single_node()
+        if root is not None:
+            self._expanded(root, {})
+        return root
+
+    def _expanded(self, node: yaml.Node, known: dict[int, int]) -> int:
+        """Return how many nodes one stands for once its aliases are written out; ``known`` are those counted before."""
+        if id(node) in known:
+            if not known[id(node)]:
+                raise yaml.constructor.ConstructorError(None, None, "an alias contains itself", node.start_mark)
+            return known[id(node)]
+        known[id(node)] = 0  # being counted
+        inside = [one for pair in node.value for one in pair] if isinstance(node, yaml.MappingNode) else node.value
+        count = 1
+        for one in inside if isinstance(node, yaml.CollectionNode) else ():
+            count += self._expanded(one, known)
+        if count > _MOST_NODES:
+            problem = f"it has more than {_MOST_NODES} values with its aliases written out"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        known[id(node)] = count
+        return count
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         pairs = node.value if isinstance(node, yaml.MappingNode) else []
         for key in (key for key, _ in pairs if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} is given twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {brief(key.value)} is given twice", key.start_mark
+                )
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
 
 def read_yaml(path: Path) -> Any:
-    """Return the content of a YAML file; raise UserError if it is missing, not YAML or has a key twice."""
-    text = read_text(path)
+    """Return the content of a YAML file.
+
+    Raises:
+        UserError: it is missing, not YAML, has a key twice, or aliases that expand without end.
+    """
+    return parse_yaml(read_text(path), where=str(path))
+
+
+def parse_yaml(text: str, *, where: str) -> Any:
+    """Return the content of YAML text; the errors are those of ``read_yaml``, and name ``where`` it is from."""
     try:
-        return yaml.load(text, _UniqueKeys)
+        return yaml.load(text, _Reader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise UserError(f"{path}{where}: not YAML: {one_line(getattr(error, 'problem', None) or error, 200)}") from None
+        line = f", line {mark.line + 1}" if mark else ""
+        raise UserError(f"{where}{line}: not YAML: {one_line(getattr(error, 'problem', None) or error, 200)}") from None
     except (ValueError, RecursionError) as error:  # a date such as 2020-99-99, or brackets without end
-        raise UserError(f"{path}: not YAML: {_reason(error)}") from None
+        raise UserError(f"{where}: not YAML: {_reason(error)}") from None
 
 
 def read_text(path: Path) -> str:
     """Return a text file; raise UserError if it is missing, cannot be read or is not text."""
+    where = one_line(str(path), 300)
     try:
-        if path.stat().st_size > _LARGEST:
-            raise UserError(f"{path} cannot be read: it has more than {_LARGEST >> 20} MB")
-        return read_file(path).decode()
+        is_small = path.stat().st_size <= _LARGEST
+        text = read_file(path).decode() if is_small else ""
     except FileNotFoundError:
-        raise UserError(f"no such file: {path}") from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise UserError(f"no such file: {where}") from None
     except UnicodeDecodeError:
-        raise UserError(f"{path} cannot be read: it is not text in UTF-8") from None
+        raise UserError(f"{where} cannot be read: it is not text in UTF-8") from None
+    except (OSError, ValueError) as error:  # ValueError: a null byte in its name
+        raise UserError(f"{where} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not is_small:
+        raise UserError(f"{where} cannot be read: it has more than {_LARGEST >> 20} MB")
+    return text
 
 
 def check_keys(content: Any, keys: Mapping[str, Kinds], *, where: str) -> dict[str, Any]:
@@ -86,7 +125,7 @@ def check_keys(content: Any, keys: Mapping[str, Kinds], *, where: str) -> dict[s
         fits = isinstance(value, allowed) or (float in allowed and isinstance(value, int))
         if not fits or (isinstance(value, bool) and bool not in allowed):
             wanted = " or ".join(map(_name, allowed))
-            raise UserError(f"{where}: {key} must be {wanted}, got {one_line(repr(value), 80)}")
+            raise UserError(f"{where}: {key} must be {wanted}, got {brief(value, 80)}")
     return content
 
 

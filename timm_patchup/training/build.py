@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..core.criterion import Criterion, bce_softmax, cross_entropy
 from ..core.mixer import Mixer
 from ..data.transforms import Augmentation
-from ..errors import HubFailed, SiteError, UserError, nearest, one_line
+from ..errors import HubFailed, SiteError, UserError, brief, nearest, one_line
 from ..recipe import Recipe
 from ..recipe.parts import AugmentSpec, ImageSpec
 from ..system.network import error_chain, is_unreachable
@@ -145,26 +145,28 @@ def model_problems(recipe: Recipe) -> list[str]:
     problems = []
     if recipe.opt not in list_optimizers():
         hint = nearest(recipe.opt, map(str, list_optimizers())) or "; see timm.optim.list_optimizers()"
-        problems.append(f"opt: timm has no optimizer {recipe.opt!r}{hint}")
+        problems.append(f"opt: timm has no optimizer {brief(recipe.opt)}{hint}")
     try:
-        Augmentation(AugmentSpec.of(recipe), ImageSpec.of(recipe), crop=True)
+        augmentation = Augmentation(AugmentSpec.of(recipe), ImageSpec.of(recipe), crop=True)
     except (AssertionError, KeyError, TypeError, ValueError) as error:
-        problems.append(f"aa: timm does not accept {recipe.aa!r}: {error}")
+        problems.append(f"aa: timm does not accept {brief(recipe.aa)}: {one_line(error, 200)}")
+    else:
+        problems += _policy_problems(augmentation, recipe.aa)
     problems += _ignored_sections(recipe.aa)
     if recipe.torchcompile is not None:
         backends = torch.compiler.list_backends(exclude_tags=())
         if recipe.torchcompile not in backends:
             hint = nearest(recipe.torchcompile, backends) or f"; it has {', '.join(backends)}"
-            problems.append(f"torchcompile: torch has no backend {recipe.torchcompile!r}{hint}")
+            problems.append(f"torchcompile: torch has no backend {brief(recipe.torchcompile)}{hint}")
     if not timm.is_model(recipe.model):
-        return [*problems, f"model: timm has no model {recipe.model!r}{nearest(recipe.model, timm.list_models())}"]
+        return [*problems, f"model: timm has no model {brief(recipe.model)}{nearest(recipe.model, timm.list_models())}"]
     try:
         with torch.device("meta"):
             model = build_model(replace(recipe, pretrained=False, pretrained_path=None))
     except UserError as error:
         return [*problems, *error.problems]
     except Exception as error:  # model constructors raise all kinds of errors
-        return [*problems, f"model: timm cannot create {recipe.model!r}: {one_line(error, 300)}"]
+        return [*problems, f"model: timm cannot create {brief(recipe.model)}: {one_line(error, 300)}"]
     if not any(parameter.requires_grad for parameter in model.parameters()):
         problems.append(f"freeze {' '.join(recipe.freeze or ())}: nothing is left to train")
     elif recipe.opt in list_optimizers():
@@ -188,13 +190,22 @@ def _optimizer_problems(recipe: Recipe, model: nn.Module) -> list[str]:
     return []
 
 
+def _policy_problems(augmentation: Augmentation, aa: str | None) -> list[str]:
+    """Return a line if an operation of timm's policies fails: some give Pillow values that it refuses by now."""
+    try:
+        augmentation.try_policies()
+    except (TypeError, ValueError) as error:
+        return [f"aa: an operation of timm's {brief(aa)} fails with this Pillow: {one_line(error, 200)}"]
+    return []
+
+
 def _ignored_sections(aa: str | None) -> list[str]:
     """Return a line per section of an augmentation that timm passes over in silence, such as the mXX of rand-mXX."""
     sections = [] if aa is None else aa.split("-")
     if not sections or not sections[0].startswith(("rand", "augmix")):
         return []
     return [
-        f"aa: timm would ignore {section!r} of {aa!r}: a section is a letter and a number, such as m9"
+        f"aa: timm would ignore {brief(section)} of {brief(aa)}: a section is a letter and a number, such as m9"
         for section in sections[1:]
         if not any(character.isdigit() for character in section) and not section.startswith("t")
     ]
@@ -212,7 +223,19 @@ def _size_problems(recipe: Recipe, model: nn.Module) -> list[str]:
             f"model_kwargs img_size={recipe.input_size[1]}"
         ]
     except Exception:
-        pass
+        return _pass_problems(recipe)
+    return []
+
+
+def _pass_problems(recipe: Recipe) -> list[str]:
+    """Return a line if the model cannot process images at all, found by a pass with values."""
+    try:
+        with torch.no_grad():
+            build_model(replace(recipe, pretrained=False, pretrained_path=None)).eval()(
+                torch.zeros(2, *recipe.input_size)
+            )
+    except Exception as error:  # models raise all kinds of errors
+        return [f"model: {recipe.model} cannot process images with these settings: {one_line(error, 200)}"]
     return []
 
 

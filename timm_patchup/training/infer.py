@@ -14,7 +14,7 @@ from timm.data import resolve_model_data_config
 
 from ..core.settings import AUTO, settings_of
 from ..data.discover import discover, folder_name
-from ..errors import UserError, nearest, one_line
+from ..errors import UserError, brief, nearest, one_line
 from ..recipe import Recipe
 from ..recipe.data_names import find_data_spec
 
@@ -82,12 +82,12 @@ def name_after_folder(recipe: Recipe, data_dir: str | Path | None) -> Recipe:
 def _images_of(recipe: Recipe) -> dict[str, Any]:
     """Return how the model's pretrained weights expect their images, as keys of a recipe."""
     if not timm.is_model(recipe.model):
-        raise UserError(f"model: timm has no model {recipe.model!r}{nearest(recipe.model, timm.list_models())}")
+        raise UserError(f"model: timm has no model {brief(recipe.model)}{nearest(recipe.model, timm.list_models())}")
     try:
         with torch.device("meta"):
             model = timm.create_model(recipe.model, pretrained=False, **recipe.model_kwargs)
     except Exception as error:  # model constructors raise all kinds of errors
-        raise UserError(f"model: timm cannot create {recipe.model!r}: {one_line(error, 300)}") from error
+        raise UserError(f"model: timm cannot create {brief(recipe.model)}: {one_line(error, 300)}") from error
     config = resolve_model_data_config(model)
     images = {name: list(config[name]) if isinstance(config[name], tuple) else config[name] for name in _IMAGE_KEYS}
     given = recipe.interpolation if recipe.interpolation != AUTO else images["interpolation"]

@@ -7,7 +7,7 @@ state of a learner is its weights, the state of the optimizer and a few numbers,
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from math import isnan, nan
 from pathlib import Path
@@ -93,14 +93,18 @@ class Learner:
         group = self.optimizer.param_groups[0]
         return group["lr"] / group.get("lr_scale", 1.0)
 
-    def update(self, batches: Iterator[tuple[Tensor, Tensor]], done: int) -> float:
+    def update(
+        self, batches: Iterator[tuple[Tensor, Tensor]], done: int, divisors: Sequence[float] | None = None
+    ) -> float:
         """Update the weights once and return the seconds spent waiting for data.
 
         Args:
             batches: images (B, C, H, W) and labels (B,); one micro-batch per accumulation step is taken.
             done: number of updates before this one, in all epochs.
+            divisors: what the loss of each micro-batch is divided by; None for their number.
         """
         waited, micro_batches = 0.0, self.recipe.grad_accum_steps
+        divisors = divisors or [micro_batches] * micro_batches
         self.mixer.set_epoch(done / self.updates_per_epoch)
         for index in range(micro_batches):
             asked = time.perf_counter()
@@ -111,7 +115,7 @@ class Learner:
             seed_everything(seed, self.accelerator.device)
             with self.accelerator.no_sync(self.model) if index < micro_batches - 1 else nullcontext():
                 loss, measured = self._loss(images, labels)
-                self.accelerator.backward(loss / micro_batches if micro_batches > 1 else loss)
+                self.accelerator.backward(loss / divisors[index] if divisors[index] != 1 else loss)
             self._count(loss.detach(), measured, len(labels), done + 1)
         if self.recipe.clip_grad is not None:
             self._clip(self.recipe.clip_grad)

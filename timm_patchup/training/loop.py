@@ -118,7 +118,7 @@ class Trainer:
         batches = self._iterate(self.loader)
         for update in range(position.update, self.batches.updates):
             start = time.perf_counter()
-            waited = self.learner.update(batches, position.total)
+            waited = self.learner.update(batches, position.total, self.batches.divisors(update))
             position.update = update + 1
             position.total += 1
             shown = self.learner.mean_loss() if self.progress.wants_loss(update + 1) else None

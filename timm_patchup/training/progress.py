@@ -10,7 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from ..runs.folder import EpochRow
-from ..system.output import outliving_terminal
+from ..system.output import outliving_terminal, say
 
 _LINE_SECONDS = 60.0
 
@@ -31,7 +31,7 @@ class Progress:
         """Print a line on the main process."""
         if self.enabled:
             with outliving_terminal():
-                print(text, flush=True)
+                say(text)
 
     def begin_epoch(self, epoch: int, update: int) -> None:
         self._epoch_start = time.perf_counter()

@@ -6,10 +6,12 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from ..errors import CheckpointError, UserError, one_line
+from ..core.outside import import_methods
+from ..errors import CheckpointError, UserError, brief, one_line
 from ..recipe import Recipe
 from ..recipe.override import override
 from ..recipe.stored import stored_recipe
+from ..runs.accelerator import say_once
 from ..runs.checkpoint import Checkpoint, load_checkpoint
 from ..runs.folder import COLUMNS, RunFolder
 from ..runs.local import LocalPaths
@@ -18,9 +20,17 @@ from ..system.checked import check_keys
 from .loop import POSITION, Trainer
 
 
-def own_recipe(folder: RunFolder, local: LocalPaths, overrides: Mapping[str, Any]) -> Recipe:
-    """Return the recipe of a run to resume, with the paths that it remembers and the keys that were given."""
+def own_recipe(
+    folder: RunFolder, local: LocalPaths, overrides: Mapping[str, Any], *, allow_imports: bool = False
+) -> Recipe:
+    """Return the recipe of a run to resume, with the paths that it remembers and the keys that were given.
+
+    A method from outside is imported if it was given, or is allowed.
+    """
     own = folder.recipe()
+    if allow_imports:
+        import_methods(own.mix)
+        own = folder.recipe()
     if (mix := overrides.get("mix", own.mix)) != own.mix:  # its settings would not fit the run's method
         raise UserError(_other_than(folder, "mix", own.mix, mix))
     if own.pretrained_path is not None and local.pretrained_path is not None:
@@ -37,18 +47,18 @@ def check_same(folder: RunFolder, recipe: Recipe) -> None:
 
 def _other_than(folder: RunFolder, name: str, own: Any, given: Any) -> str:
     return (
-        f"{folder.path} was started with {name} {own!r}, got {given!r}: "
+        f"{folder.path} was started with {name} {brief(own)}, got {brief(given)}: "
         f"leave it out to resume, or start a new run (--experiment NAME)"
     )
 
 
 def restore(trainer: Trainer, folder: RunFolder, path: Path | None) -> None:
     """Restore the named checkpoint, or the newest intact one; without any, start at the beginning."""
-    print_main, accelerator = trainer.accelerator.print, trainer.accelerator
+    accelerator = trainer.accelerator
     with together(accelerator):
         if accelerator.is_main_process:
             for line in trainer.checkpoints.repair_best(folder.path / "model.safetensors"):
-                print_main(f"note: {line}")
+                say_once(accelerator, f"note: {line}")
     checkpoint: Checkpoint | None = None
     with together(accelerator):  # all have read what is about to be moved
         checkpoint = _read_checkpoint(trainer, folder, path)
@@ -61,14 +71,14 @@ def restore(trainer: Trainer, folder: RunFolder, path: Path | None) -> None:
         if accelerator.is_main_process:
             trainer.checkpoints.set_aside_after(checkpoint.path if checkpoint else None)
     if checkpoint is None:
-        print_main("no checkpoint to resume from: starting at the beginning")
+        say_once(accelerator, "no checkpoint to resume from: starting at the beginning")
         return
     with together(accelerator):
         notes = _restore(trainer, checkpoint)
     for note in notes:
-        print_main(f"note: {note}")
+        say_once(accelerator, f"note: {note}")
     position = trainer.position
-    print_main(f"resumed from {checkpoint.path.name}: epoch {position.epoch + 1}, update {position.update}")
+    say_once(accelerator, f"resumed from {checkpoint.path.name}: epoch {position.epoch + 1}, update {position.update}")
 
 
 def _read_checkpoint(trainer: Trainer, folder: RunFolder, path: Path | None) -> Checkpoint | None:
@@ -83,7 +93,7 @@ def _read_checkpoint(trainer: Trainer, folder: RunFolder, path: Path | None) -> 
     else:
         checkpoint, damaged = trainer.checkpoints.newest()
         for line in damaged:
-            trainer.accelerator.print(f"note: {line}; using the one before it")
+            say_once(trainer.accelerator, f"note: {line}; using the one before it")
     if checkpoint is not None:
         _check_state(checkpoint)
         if stored_recipe(checkpoint.state["recipe"]).differences(trainer.recipe):

@@ -14,11 +14,12 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
+from ..core.outside import require_consent
 from ..data.loader import load_data
 from ..data.workers import naming_dead_workers
 from ..errors import UserError
 from ..recipe import Recipe
-from ..runs.accelerator import make_accelerator, precision_of_launch
+from ..runs.accelerator import make_accelerator, precision_of_launch, say_once
 from ..runs.folder import OWN_FILES, STATES, RunFolder, State
 from ..runs.local import LocalPaths, recall
 from ..runs.together import all_equal, failing_alone, main_first, naming_lost_processes, together
@@ -43,6 +44,7 @@ class RunOptions:
         threads: CPU threads per process, None for its share of the cores.
         given: whether a recipe was named; without one, a resumed run takes its own.
         overrides: keys of the recipe that were given.
+        allow_imports: whether to import the methods from outside that the run to resume names.
     """
 
     output: Path
@@ -54,6 +56,7 @@ class RunOptions:
     threads: int | None = None
     given: bool = True
     overrides: dict[str, Any] = field(default_factory=dict)
+    allow_imports: bool = False
 
 
 def run(recipe: Recipe, options: RunOptions) -> RunFolder:
@@ -69,7 +72,8 @@ def run(recipe: Recipe, options: RunOptions) -> RunFolder:
     resuming = bool(options.resume) and seen in ("unfinished", "finished")
     if resuming:
         local = recall(folder)
-        recipe = recipe if options.given else own_recipe(folder, local, options.overrides)
+        if not options.given:
+            recipe = own_recipe(folder, local, options.overrides, allow_imports=options.allow_imports)
         options = replace(options, data_dir=options.data_dir or local.data_dir)
     elif options.overwrite:
         folder.refuse_to_overwrite()
@@ -80,6 +84,7 @@ def run(recipe: Recipe, options: RunOptions) -> RunFolder:
         check_same(folder, name_after_folder(recipe, options.data_dir))
         resolved = Resolved(folder.recipe())  # nothing is left to find or to load
     else:
+        require_consent(recipe.mix, named_in=folder.path / "recipe.yaml", allowed=False)  # what is allowed is imported
         resolved = resolve(recipe, options.data_dir)
         if resuming:
             check_same(folder, resolved.recipe)
@@ -125,7 +130,7 @@ def _train(resolved: Resolved, options: RunOptions, accelerator: Accelerator, st
                     folder.begin(recipe, folder.name)
                 LocalPaths.of(options.data_dir, resolved.pretrained_path).remember(folder)
         if resolved.note:
-            accelerator.print(f"inferred: {resolved.note}")
+            say_once(accelerator, f"inferred: {resolved.note}")
         _print_start(recipe, trainer, accelerator, data.describe())
         _start_trackers(recipe, folder, accelerator, options)
         with stop.listening(), failing_alone(accelerator), naming_dead_workers():
@@ -213,12 +218,16 @@ def _locked(accelerator: Accelerator, start: _Start, *, overwrite: bool) -> Iter
 
 def _print_start(recipe: Recipe, trainer: Trainer, accelerator: Accelerator, data: str) -> None:
     parameters = sum(p.numel() for p in trainer.learner.unwrapped_model.parameters())
-    accelerator.print(f"{trainer.folder.path}: {recipe.model}, {parameters:,} parameters, on {recipe.dataset}: {data}")
-    accelerator.print(f"method: {trainer.learner.mixer}")
+    model = f"{recipe.model}, {parameters:,} parameters"
     batch = describe_batch(recipe, accelerator.num_processes)
     precision = "float32" if accelerator.mixed_precision == "no" else accelerator.mixed_precision
     device = f"{accelerator.device.type}, precision {precision}"
-    accelerator.print(f"{batch}, {trainer.batches.updates} updates per epoch; {device}")
+    say_once(
+        accelerator,
+        f"{trainer.folder.path}: {model}, on {recipe.dataset}: {data}",
+        f"method: {trainer.learner.mixer}",
+        f"{batch}, {trainer.batches.updates} updates per epoch; {device}",
+    )
 
 
 def _start_trackers(recipe: Recipe, folder: RunFolder, accelerator: Accelerator, options: RunOptions) -> None:
@@ -232,7 +241,7 @@ def _start_trackers(recipe: Recipe, folder: RunFolder, accelerator: Accelerator,
 
 
 def _report_finished(folder: RunFolder, recipe: Recipe, accelerator: Accelerator) -> None:
-    accelerator.print(f"{folder.path} is already finished")
+    say_once(accelerator, f"{folder.path} is already finished")
     _print_table(folder, recipe, folder.results(), accelerator)
     accelerator.wait_for_everyone()  # the first process serves the others
     accelerator.end_training()
@@ -258,4 +267,4 @@ def _print_table(folder: RunFolder, recipe: Recipe, results: dict[str, Any], acc
             f"error {median['error']:.2f}, NLL {median['loss']:.4f}"
         )
     lines.append(f"{folder.path}/: {', '.join(name for name in OWN_FILES if (folder.path / name).is_file())}")
-    accelerator.print("\n".join(lines))
+    say_once(accelerator, *lines)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from ...errors import UserError, nearest
+from ...errors import UserError, brief, nearest
 from ..suite import Suite
 from . import activations, affine, attacks, clean, corruptions, fgsm, geometry
 
@@ -27,7 +27,7 @@ def option_values(given: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {option.name: option.default for suite in SUITES.values() for option in suite.options}
     unknown = [name for name in given if name not in defaults]
     if unknown:
-        raise UserError([f"unknown option {name!r}{nearest(name, defaults)}" for name in unknown])
+        raise UserError([f"unknown option {brief(name)}{nearest(name, defaults)}" for name in unknown])
     return defaults | dict(given)
 
 
@@ -36,7 +36,7 @@ def suite_problems(names: Sequence[str], options: Mapping[str, Any]) -> list[str
     problems = []
     for name in names:
         if name not in SUITES:
-            problems.append(f"unknown suite {name!r}, choose from {', '.join(SUITES)}{nearest(name, SUITES)}")
+            problems.append(f"unknown suite {brief(name)}, choose from {', '.join(SUITES)}{nearest(name, SUITES)}")
             continue
         suite = SUITES[name]
         replaced = {

@@ -17,7 +17,7 @@ from ...data.encoded import Source
 from ...data.folders import FolderSource
 from ...data.source import HUB_PREFIX
 from ...data.splits import take_stratified
-from ...errors import DataError, DataFailed, Failed, one_line
+from ...errors import DataError, DataFailed, Failed, brief, one_line
 from ...recipe.parts import ImageSpec
 from ...system.network import explain_hub_error
 from ..images import TestImages
@@ -79,7 +79,7 @@ def _open_matching(where: str, name: str, severity: int, like: TestImages) -> So
     if set(own) & set(other):  # both use the same names, so match classes by name and not by position
         unknown = sorted(set(other) - set(own))
         if unknown:
-            raise DataError(f"corrupted images {where}: class {unknown[0]!r} of {name} is not in the test data")
+            raise DataError(f"corrupted images {where}: class {brief(unknown[0])} of {name} is not in the test data")
         source.labels = np.asarray([list(own).index(class_name) for class_name in other])[source.labels]
     size, (height, width) = source.image(0).size, like.spec.size
     # Images that are not cropped all have the same size; corrupted ones may already have the model's.
