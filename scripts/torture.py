@@ -2,7 +2,9 @@
 
 Runs are stopped by signals, killed, damaged, starved of disk and started twice, and processes fail; each run is resumed
 and must end bit for bit as one that nothing has disturbed. Wrong calls must end in one clear line, with exit code 2 and
-nothing written. A part is a file in ``faults/parts``; the tests have the short version. Linux only.
+nothing written. Folders and files from elsewhere, with links, forged checkpoints, YAML that explodes, modules and
+terminal escapes in them, must harm nothing outside of them. A part is a file in ``faults/parts``; the tests have the
+short version. Linux only.
 
     python scripts/torture.py --part kills --trials 25 --seed 1 --record rows.jsonl     # as often as there is time
     python scripts/torture.py --table rows.jsonl                                        # the rows of all of them

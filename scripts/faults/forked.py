@@ -20,7 +20,8 @@ import datasets as _datasets  # noqa: F401
 import matplotlib.backends.backend_agg
 import matplotlib.figure  # noqa: F401
 
-from timm_patchup.cli import evaluate, push, study, train
+from timm_patchup import launch
+from timm_patchup.cli import evaluate, predict, push, study, train
 from timm_patchup.evaluation import run as _evaluation_run  # noqa: F401
 from timm_patchup.runs import curves as _curves  # noqa: F401
 from timm_patchup.training import run as _training_run  # noqa: F401
@@ -30,6 +31,8 @@ COMMANDS = {
     "evaluate.py": evaluate.main,
     "push_to_hub.py": push.main,
     "study.py": study.main,
+    "predict.py": predict.main,
+    "timm-patchup": launch.main,
 }
 _PIPE_SIZE = 1 << 20  # more than any of them writes
 SECONDS = 120.0  # a command that takes longer hangs

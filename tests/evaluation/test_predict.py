@@ -179,7 +179,8 @@ def test_a_folder_for_the_picture_is_refused_at_once(
 ) -> None:
     code, out, err = call(capsys, "--model", run, photos, "--plot", photos, "--threads", 1)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
-    assert f"--plot {photos} is a folder" in err
+    assert "--plot" in err
+    assert f"{photos} is a folder" in err
 
 
 def test_wrong_calls(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

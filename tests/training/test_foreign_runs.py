@@ -111,6 +111,7 @@ STATES: dict[str, Callable[[dict[str, Any], Path], object]] = {
     "path": lambda state, run: state["position"].update(best_file=str(run.parent / "victim")),
     "up": lambda state, run: state["position"].update(best_file="../../victim"),
     "epoch": lambda state, run: state["position"].update(epoch="many"),
+    "negative": lambda state, run: state["position"].update(epoch=-1),
     "rows": lambda state, run: state["position"].update(rows=[1]),
     "row": lambda state, run: state["position"].update(rows=[{"epoch": "x"}]),
     "more": lambda state, run: state["position"].update(wings=2),

@@ -21,7 +21,7 @@ from ..runs.folder import COLUMNS, RunFolder
 from ..runs.from_run import build_trained
 from ..runs.weights import weights_digest
 from ..system.checked import check_keys, read_json
-from ..system.files import checksum
+from ..system.files import checksum, remove
 from ..system.locks import LOCK, locked
 from ..system.output import say
 from ..system.privacy import Private
@@ -75,7 +75,7 @@ def _export(run: FinishedRun, out: Path, license: str | None) -> Path:
 def _replace(out: Path, run: FinishedRun, model: nn.Module, private: Private, license: str | None) -> None:
     """Write and check an export under a temporary name, then put it in the place of an earlier one."""
     partial = out.parent / f".partial-{out.name}"
-    shutil.rmtree(partial, ignore_errors=True)
+    remove(partial)
     partial.mkdir()
     try:
         write_files(partial, run, model, private, license)

@@ -10,7 +10,7 @@ from typing import Any
 from ..core.settings import AUTO
 from ..errors import brief
 
-LARGEST_SIDE = 8192  # pixels; one such image has 200 MB
+LARGEST_SIDE = 16384  # pixels; one such image has 800 MB
 
 
 def contradictions(recipe: Any) -> list[str]:

@@ -111,6 +111,8 @@ def _check_state(checkpoint: Checkpoint) -> None:
         for row in position["rows"]:
             check_keys(row, dict.fromkeys(COLUMNS[:3], float), where="state.pt: rows")
             check_keys(row, dict.fromkeys(row, (float, NoneType)), where="state.pt: rows")
+        if min(position["epoch"], position["update"], position["total"]) < 0:
+            raise UserError("state.pt: its position is negative")
         if len(position) > len(POSITION) or position["best_file"] != checkpoint.best:
             raise UserError("state.pt: its position is not that of the manifest")
     except UserError as error:

@@ -34,12 +34,12 @@ WAYS: dict[str, Callable[[Path], object]] = {
 def trials(count: int, chooser: random.Random) -> list[Tally]:
     resumed, exported = Tally("damaged file of a stopped run, resumed"), Tally("damaged file of a finished run, read")
     with scratch() as folder:
-        _stop_late(folder)
+        stop_late(folder)
         for name, way in _some(_cases(folder / "a"), count // 2, chooser):
             with scratch() as copy:
                 shutil.copytree(folder / "a", copy / "a")
                 WAYS[way](copy / "a" / name)
-                _resume(resumed, copy, f"{name} {way}")
+                resume(resumed, copy, f"{name} {way}")
     with scratch() as folder:
         assert Training(folder, ALONE).wait() == [0]
         shutil.rmtree(folder / "a" / "checkpoints")
@@ -48,11 +48,11 @@ def trials(count: int, chooser: random.Random) -> list[Tally]:
             with scratch() as copy:
                 shutil.copytree(folder / "a", copy / "a")
                 WAYS[way](copy / "a" / name)
-                _export(exported, copy, f"{name} {way}", needed=name.name not in ("summary.csv", "recipe.yaml"))
+                export(exported, copy, f"{name} {way}", needed=name.name not in ("summary.csv", "recipe.yaml"))
     return [resumed, exported]
 
 
-def _stop_late(folder: Path) -> None:
+def stop_late(folder: Path) -> None:
     """Stop a training when it has checkpoints of both epochs."""
     timeline = undisturbed(ALONE).timelines[0]
     updates = [n for n, event in enumerate(timeline.events()) if POINTS[event.point][1] == "update"]
@@ -72,19 +72,21 @@ def _some(cases: list[Any], count: int, chooser: random.Random) -> list[Any]:
     return cases if count >= len(cases) else chooser.sample(cases, count)
 
 
-def _resume(tally: Tally, folder: Path, what: str) -> None:
+def resume(tally: Tally, folder: Path, what: str, *, same: bool = True) -> None:
+    """Resume a training in ``folder/a``: it is refused in lines, or works, and if ``same`` as an undisturbed one."""
     tally.trials += 1
     training = Training(folder, ALONE, ["--resume"])
     code, text = training.wait()[0], training.errors()
     if code not in (0, 1, 2) or not are_lines(text, "train.py", code):
         tally.fail(f"{what}: code {code}: {text[-300:]}")
-    elif code == 0 and training.digests() != undisturbed(ALONE).digests:
+    elif code == 0 and same and training.digests() != undisturbed(ALONE).digests:
         tally.fail(f"{what}: resumed, but differs")
     else:
-        tally.end("refused in one line" if code else "resumed, 0 bits differ")
+        tally.end("refused in one line" if code else "resumed, 0 bits differ" if same else "resumed")
 
 
-def _export(tally: Tally, folder: Path, what: str, *, needed: bool) -> None:
+def export(tally: Tally, folder: Path, what: str, *, needed: bool) -> None:
+    """Export the run in ``folder/a``; it is refused in lines, or works unless what was damaged is ``needed``."""
     tally.trials += 1
     process = Forked("push_to_hub.py", [folder / "a", "--repo", "me/x", "--dry-run"], folder)
     code, text = process.wait(), process.errors()
