@@ -24,7 +24,8 @@ def test_nothing_breaks() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     found = rows(done.stdout)
     assert {failed for _, _, failed, _ in found} == {"0"}
-    parts = ("signal ", "kill -9", "one of two processes", "damaged", "full disk", "twice at once", "wrong call")
+    parts = ["signal ", "kill -9", "one of two processes", "damaged", "full disk", "twice at once", "wrong call"]
+    parts += ["planted links", "foreign manifest", "alias bomb", "import attempt", "terminal escapes"]
     for start in parts:
         assert sum(int(trials) for name, trials, _, _ in found if name.startswith(start)) >= 4, start
 
