@@ -5,6 +5,7 @@ import io
 import json
 import os
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from tests.support.datasets_on_disk import numbered_image
 from timm_patchup.cli.predict import main
 from timm_patchup.data.decode import convert_image
 from timm_patchup.data.embedded import CLASSES
-from timm_patchup.errors import DataError, UserError
+from timm_patchup.data.images import EVALUATION, StoredImages
+from timm_patchup.errors import DataError, DataFailed, UserError
 from timm_patchup.evaluation.images import TestImages
 from timm_patchup.evaluation.models import load_models, wrap_model
 from timm_patchup.evaluation.predict import class_names, predict
@@ -164,6 +166,22 @@ def test_a_picture_of_the_predictions(
     code, _, err = call(capsys, "--model", run, photos, "--plot", tmp_path / "new" / "seen.png", "--threads", 1)
     assert code == 0, err
     assert (tmp_path / "new" / "seen.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_image_too_narrow_to_be_resized_is_named(photos: Path) -> None:
+    """A line of 20,000 pixels, in a file of 100 bytes, would take 4 GB at the size of a model of ImageNet."""
+    Image.new("L", (20_000, 1)).save(photos / "line.png")
+    cfg = {"crop_pct": 0.875, "crop_mode": "center", "input_size": (3, 224, 224)}
+    net = timm.create_model("test_resnet", num_classes=2, pretrained_cfg_overlay=cfg)
+    seen = {Path(one.path).name: one.error for one in predict(net, photos)}
+    assert "too narrow" in (seen.pop("line.png") or "")
+    assert set(seen.values()) == {None}
+    source = ArraySource(np.zeros((2, 1, 20_000, 3), np.uint8), np.zeros(2, np.int64))
+    images = wrap_model(net).images
+    with pytest.raises(DataFailed, match="too narrow"):
+        StoredImages(source, np.arange(2), images).__getitems__([(EVALUATION, 1)])
+    whole = replace(images, crop_mode="squash")
+    assert len(StoredImages(source, np.arange(2), whole).__getitems__([(EVALUATION, 1)]).pixels) == 1
 
 
 @pytest.mark.parametrize("keys", [{"input_size": [3, 100_000, 100_000]}, {"crop_pct": 1e-9}])

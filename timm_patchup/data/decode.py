@@ -20,6 +20,7 @@ except ImportError:  # torchvision 0.29 deprecates its decoder; Pillow's takes a
 
 _JPEG_START = b"\xff\xd8\xff"
 _ORIENTATION = 0x0112
+MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 1 << 28)  # Pillow refuses to open larger images
 # Besides timm's types: JPEG, PNG and what a user has added to timm's list.
 _MORE_TYPES = (".webp", ".bmp", ".gif", ".tif", ".tiff")
 
@@ -61,7 +62,7 @@ def open_image(data: bytes) -> Image.Image:
     except UnidentifiedImageError as error:
         raise Undecodable("it is not an image" if data else "it is empty") from error
     except Image.DecompressionBombError as error:
-        raise Undecodable(f"it has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels") from error
+        raise Undecodable(f"it has more than {MOST_PIXELS:,} pixels") from error
     except (OSError, SyntaxError, ValueError, EOFError) as error:  # Pillow's plugins raise all of them
         raise Undecodable(f"it is damaged ({error})") from error
 

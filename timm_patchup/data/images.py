@@ -15,8 +15,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ..core.seeding import derive_seed
+from ..errors import DataFailed
 from ..recipe.parts import AugmentSpec, ImageSpec
 from .augment_params import AugmentParams, SampleParams
+from .decode import Undecodable
 from .encoded import Source
 from .transforms import Augmentation, EvaluationTransform, PaddedCrops
 from .workers import note_sample, stack_images
@@ -97,14 +99,20 @@ class StoredImages(Dataset):
     def __getitems__(self, keys: Sequence[SampleKey]) -> ByteBatch:
         labels = self.labels[[sample for _, sample in keys]]
         if keys[0][0] == EVALUATION:
-            evaluated = [self._evaluate(self._read(sample, pil=self._evaluate.needs_pil)) for _, sample in keys]
-            return ByteBatch(stack_images(evaluated), labels)
+            return ByteBatch(stack_images([self._evaluated(sample) for _, sample in keys]), labels)
         if self._augment is None:
             raise ValueError("these images have no augmentation, so they cannot be used for training")
         pil = self._augment.needs_pil
         samples = [self._augment(self._read(sample, pil=pil), sample, epoch) for epoch, sample in keys]
         split_images, params, labels = by_split(samples, labels)
         return ByteBatch(stack_images(split_images), labels, self._augment.on_device.stack(params))
+
+    def _evaluated(self, sample: int) -> Tensor:
+        image = self._read(sample, pil=self._evaluate.needs_pil)
+        try:
+            return self._evaluate(image)
+        except Undecodable as error:
+            raise DataFailed(f"cannot use the image {self.describe(sample)}: {error}; replace or remove it") from error
 
     def _read(self, sample: int, *, pil: bool) -> Tensor | Image.Image:
         note_sample(sample)

@@ -20,7 +20,7 @@ from torchvision.transforms.functional import to_pil_image
 from ..core.seeding import derive_seed
 from ..recipe.parts import AugmentSpec, ImageSpec
 from .augment_params import DeviceAugment, SampleParams
-from .decode import to_pixels
+from .decode import MOST_PIXELS, Undecodable, to_pixels
 from .global_seed import seed_everything
 
 
@@ -179,8 +179,18 @@ class EvaluationTransform:
             )
         self.transform = transform
 
+        self._shorter_side = max(images.size) / images.crop_pct if images.crop_mode == "center" else 0.0
+
     def __call__(self, image: Any) -> Tensor:
-        """Return an image, PIL or uint8 (C, H, W), as uint8 (C, H, W) of the model's size."""
+        """Return an image, PIL or uint8 (C, H, W), as uint8 (C, H, W) of the model's size.
+
+        Raises:
+            Undecodable: it is so narrow that it would fill the memory before the crop.
+        """
+        width, height = image.size if isinstance(image, Image.Image) else (image.shape[2], image.shape[1])
+        resized = width * height * (self._shorter_side / min(width, height)) ** 2
+        if resized > MOST_PIXELS > width * height:
+            raise Undecodable(f"it is too narrow, {width} x {height}: it would be resized to {resized:,.0f} pixels")
         return self.transform(image)
 
 
