@@ -219,11 +219,11 @@ ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
     ),
     (
         "images of ImageNet",
-        "as CutMix: random area, jitter 0.4, lighting 0.1, centre crop 224 of 256",
+        "as CutMix: random area, jitter 0.4 (its code cuts no colours off), lighting 0.1, centre crop 224 of 256",
         "no code",
         lambda: (
-            f"areas {ours('scale')}, ratios {ours('ratio')}, jitter {ours('color_jitter')}, lighting "
-            f"{ours('lighting')}, centre crop {ours('crop_pct')}"
+            f"areas {ours('scale')}, ratios {ours('ratio')}, jitter {ours('color_jitter')}, cut to [0, 1] after each "
+            f"step, lighting {ours('lighting')}, centre crop {ours('crop_pct')}"
         ),
     ),
     (
