@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from timm_patchup.core.functional import expected_coverage, seed_rate
+from timm_patchup.core.functional import expected_coverage, rectangle_mask, seed_rate
 from timm_patchup.core.settings import settings_of
 from timm_patchup.recipe import Recipe, load_recipe
 from timm_patchup.study import load_study
@@ -97,13 +97,30 @@ def _net(benchmark: str) -> str:
     return next(name for part, name in NETS.items() if benchmark.endswith(part))
 
 
+def mean_area(size: int, *, even: bool = False) -> str:
+    """Return the mean area of CutMix's rectangle with lam ~ Beta(1, 1), over all sides and centres.
+
+    Args:
+        size: side of the image.
+        even: round sides down to even ones, as CutMix's own code does.
+    """
+    total = 0.0
+    for length in range(size + 1):
+        likely = (min(length + 1, size) ** 2 - length**2) / size**2  # of sqrt(1 - lam) * size in [length, length + 1)
+        lam = 1.0 - ((length - length % 2 * even + 0.5) / size) ** 2 if length < size else 0.0
+        masks = [rectangle_mask(size, size, lam=lam, center=(middle, middle)) for middle in range(size)]
+        span = sum(mask.any(dim=2).sum().item() for mask in masks) / size**2
+        total += likely * span**2
+    return f"{total:.1%}"
+
+
 def dropped(size: int) -> str:
     return f"{expected_coverage(seed_rate(0.1, 7, size, size), 7, size, size):.0%} of {size} x {size}"
 
 
 HARD, SOFT, MANIFOLD, FEATURE = "hard_patchup", "soft_patchup", "manifold_mixup", "feature_cutmix"
 DROP, PUZZLE = "dropblock", "puzzle_mix"
-PUZZLE_SETTINGS = ("prob", "n_labels", "eta", "beta", "gamma", "t_eps", "block_num", "objective")
+PUZZLE_SETTINGS = ("prob", "n_labels", "eta", "beta", "gamma", "cell", "t_eps", "block_num", "objective")
 
 
 def _same(key: str) -> str:
@@ -123,6 +140,12 @@ ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
     ),
     ("learning rate", "0.1", "0.1", lambda: ours("lr")),
     ("batch", "100; ImageNet as CutMix: 256", "100", lambda: ours("batch_size")),
+    (
+        "last partial batch of an epoch",
+        "not stated",
+        "trained on; so do CutMix and Puzzle Mix on ImageNet",
+        lambda: f"drop_last {ours('drop_last')}: of SVHN, 31 of 65,931 training images are left out per epoch",
+    ),
     (
         "epochs",
         "PreActResNet 2000, WRN 400, ImageNet 300; ResNet101 and 152 not stated",
@@ -155,8 +178,8 @@ ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
         "prob 1.0, gamma 0.75, alpha 2; ImageNet gamma 0.6",
         "alpha fixed at 2; gamma 0.25 in the examples of affine tests and FGSM",
         lambda: (
-            f"prob {ours('mix_prob', SOFT)}, gamma {ours('mix_gamma', SOFT)}, alpha {ours('mix_alpha', SOFT)}, one lam "
-            f"per {ours('mix_lam', SOFT)}"
+            f"prob {ours('mix_prob', SOFT)}, gamma {ours('mix_gamma', SOFT)}, alpha {ours('mix_alpha', SOFT)}, not at "
+            f"the input, one lam per {ours('mix_lam', SOFT)}"
         ),
     ),
     (
@@ -165,8 +188,20 @@ ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
         "one for the batch",
         lambda: (
             f"per {ours('mix_mask', HARD)} (soft: {_same('mix_mask')}); at the input {ours('mix_input_mask', HARD)} "
-            f"(soft: {_same('mix_input_mask')})"
+            f"(soft: {_same('mix_input_mask')}) of area Beta(1, 1), whatever alpha is"
         ),
+    ),
+    (
+        "rectangles of PatchUp at the input, of CutMix and of Feature CutMix",
+        "CutMix's",
+        f"CutMix's: even sides, mean area {mean_area(32, even=True)} of 32 x 32",
+        f"odd sides, too, as timm's: mean area {mean_area(32)} of 32 x 32; no key",
+    ),
+    (
+        "p_u",
+        "the unchanged share, in the text; line 11 of Algorithm 1 calls it the changed one",
+        "the unchanged share",
+        "the unchanged share, measured on the mask",
     ),
     (
         "rate of blocks",
@@ -184,13 +219,16 @@ ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
         "block size",
         "7",
         "PreActResNet 7; WRN 7 at stem and stage1, 5 at stage2, 3 at stage3",
-        lambda: f"{ours('mix_block_size', HARD)}; soft: {_same('mix_block_size')}",
+        lambda: (
+            f"{ours('mix_block_size', HARD)}; soft: {_same('mix_block_size')}. 7 is the paper's, 5 at stage2 of WRN "
+            "the authors', 5 at stage1 of ResNet101 and 152 ours: their 5 for maps of 16 x 16"
+        ),
     ),
     (
         "W at k = 0",
         "Mix of both targets by p_u",
         "WRN leaves W at the own target; PreActResNet as the paper",
-        "as the paper",
+        "as the paper; `--mix-objective authors` for their WRN",
     ),
     (
         "weights of L1, L2",
@@ -229,7 +267,7 @@ ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
     (
         "held out",
         "10% of the training images",
-        "per class: 500, 50 or 733 of CIFAR-10, CIFAR-100, SVHN; SVHN trains on at most 7,325",
+        "per class: 500, 50 or 733 of CIFAR-10, CIFAR-100, SVHN; SVHN trains on at most 7,325; Tiny-ImageNet: none",
         lambda: f"val_fraction {ours('val_fraction')}; keys `val_per_class`, `train_at_most`",
     ),
     ("held-out images", "not stated", "augmented", lambda: f"val_augment {ours('val_augment')}"),
@@ -237,13 +275,14 @@ ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
     (
         "tested epoch",
         "the best on held-out images",
-        "the first of several best",
+        "the first of several best; Tiny-ImageNet: not known, the script stops at its first validation (under "
+        "`--protocol authors` the last)",
         lambda: f"the best on held-out images, the {ours('best_tie')} of several",
     ),
     (
         "ImageNet: tested epoch",
         "not stated",
-        "no code; CutMix and Puzzle Mix report the best on the validation set",
+        "no code; CutMix and Puzzle Mix report the best on the validation set, the last of several",
         lambda: f"the last; best_on_test {ours('best_on_test')}",
     ),
     (
@@ -257,7 +296,8 @@ ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
     ),
     (
         "Manifold Mixup",
-        "alpha 1.5; SVHN 1.5 or 2; Tiny-ImageNet 2 or 0.2. WRN at input, stem, stage1, stage2",
+        "alpha 1.5; SVHN 1.5 or 2; Tiny-ImageNet 2 or 0.2; ImageNet quoted from CutMix's paper, which tried 0.5 and "
+        "1.0 and chose 1.0. WRN at input, stem, stage1, stage2",
         "alpha 1.5 at input, stem, stage1",
         lambda: (
             f"prob {ours('mix_prob', MANIFOLD)}, alpha {ours('mix_alpha', MANIFOLD)}, one lam per "
@@ -266,7 +306,8 @@ ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
     ),
     (
         "CutMix",
-        "prob 0.4 on CIFAR-10",
+        "prob 0.4, tuned on CIFAR-10; the same base hyper-parameters for all models, on Tiny-ImageNet only the alphas "
+        "of Mixup, Manifold Mixup and Puzzle Mix are called sensitive; ImageNet quoted from CutMix's paper, prob 1.0",
         "prob 0.4, alpha 1.0",
         lambda: f"prob {ours('mix_prob', 'cutmix')}, alpha {ours('mix_alpha', 'cutmix')}",
     ),
@@ -275,13 +316,14 @@ ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
         "ImageNet only, quoted from CutMix's paper",
         "no code",
         lambda: (
-            f"prob {ours('mix_prob', FEATURE)}, alpha {ours('mix_alpha', FEATURE)}, at {ours('mix_sites', FEATURE)}"
+            f"prob {ours('mix_prob', FEATURE)}, alpha {ours('mix_alpha', FEATURE)}, at {ours('mix_sites', FEATURE)}, "
+            "never at the input"
         ),
     ),
     (
         "Cutout",
         "16, 8, 20 on CIFAR-10, CIFAR-100, SVHN",
-        "the same (WRN on CIFAR-10: 8 in its example); one square per batch",
+        "the same (its command for WRN on CIFAR-10 has 8, its note for CIFAR-100 no length); one square per batch",
         lambda: (
             f"{ours('mix_length', 'cutout')}. One square per {ours('mix_mask', 'cutout')}, prob "
             f"{ours('mix_prob', 'cutout')}"
@@ -290,7 +332,7 @@ ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
     (
         "DropBlock",
         "blocks of 7, keep 0.9",
-        "stem and stage1 together, masks per sample and channel",
+        "stem and stage1 together (k = 2) in all nets, masks per sample and channel",
         lambda: (
             f"blocks of {ours('mix_block_size', DROP)}, drop {ours('mix_drop_prob', DROP)}, prob "
             f"{ours('mix_prob', DROP)}; at {ours('mix_at', DROP)} of {ours('mix_sites', DROP)}; mask per sample and "
@@ -300,7 +342,8 @@ ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
     (
         "Puzzle Mix",
         "not stated; Tiny-ImageNet alpha 0.2",
-        "no code; Puzzle Mix's own: alpha 1.0, prob 1, weights 0, 0.5, 1, eta 0.2, beta 1.2, gamma 0.5, t_eps 0.8",
+        "no code; Puzzle Mix's own: alpha 1.0, prob 1, weights 0, 0.5, 1, eta 0.2, beta 1.2, gamma 0.5, neigh_size 4 "
+        "(ImageNet: min(4, 2)), t_eps 0.8",
         lambda: (
             f"alpha {ours('mix_alpha', PUZZLE)}, "
             + ", ".join(f"{key} {ours(f'mix_{key}', PUZZLE)}" for key in PUZZLE_SETTINGS)
@@ -310,7 +353,7 @@ ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
         "Puzzle Mix: what moves; clean loss",
         "not stated",
         "no code; Puzzle Mix's own on Tiny-ImageNet: whole blocks; adds 2 / K times the clean cross-entropy, for K "
-        "classes, to BCE on softmax, saliency in train mode",
+        "classes, to BCE on softmax, saliency in train mode; on ImageNet: whole blocks (no t_size), no clean loss",
         lambda: (
             f"transport {ours('mix_transport', PUZZLE)}, of a {ours('mix_transport_size', PUZZLE)}; clean_lam "
             f"{ours('mix_clean_lam', PUZZLE)}: both terms are the loss of the run, saliency in eval mode"
@@ -329,6 +372,13 @@ ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
         "RandomAffine of today's torchvision, nearest; `--affine authors`",
     ),
     ("FGSM's eps", "not stated", "normalised space", "studies normalised, `evaluate.py` pixels; `--eps-space`"),
+    ("FGSM's images are clipped to", "not stated", "the range of each batch", "[0, 1]"),
+    (
+        "common corruptions",
+        "Tiny-ImageNet-C only",
+        "no code",
+        "the published files by `--corrupted`; without them ImageNet-C's strengths",
+    ),
     ("DeepFool, DDN, CW", "foolbox, 7 steps, 8/255", "no code", "foolbox's own success at 8/255 in L2"),
     ("PGD", "foolbox, 7 steps, 8/255", "no code", "step 2/255; `--pgd-step foolbox` for 0.033 eps"),
     (

@@ -79,7 +79,7 @@ def test_label_smoothing_outside_its_range(value: float, model: nn.Module) -> No
         ("mode", "hrad", "hard, soft", "hard"),
         ("mask", "samples", "batch, sample", "sample"),
         ("input_mask", "block", "rectangle, blocks", "blocks"),
-        ("objective", "papr", "paper, l1, l2", "paper"),
+        ("objective", "papr", "paper, l1, l2, authors", "paper"),
     ],
 )
 def test_unknown_choice_names_the_nearest(name: str, value: str, choices: str, near: str, model: nn.Module) -> None:

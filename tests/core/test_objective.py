@@ -148,6 +148,34 @@ def test_objective_with_a_mask_per_sample(objective: str, model: nn.Module, labe
         assert mix.loss(output, target, criterion).mean().item() == pytest.approx(expected, abs=2e-6)
 
 
+ANY = {name: AFFINE[name] for name in ("default", "label_smoothing", "timm_bce")} | NOT_AFFINE
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.375])
+@pytest.mark.parametrize("name", ANY)
+def test_the_authors_objective_has_the_own_label_in_l2_at_the_input(name: str, lam: float, model: nn.Module) -> None:
+    criterion, sample_loss = ANY[name]
+    images, labels, draw = by_hand(5, lam)
+    output = torch.randn(4, NUM_CLASSES)
+    first, second = expected_terms(output, labels, draw, sample_loss)
+    own = F.one_hot(labels, NUM_CLASSES).double().tolist()
+    clean = sum(sample_loss(one.double().tolist(), label) for one, label in zip(output, own)) / 4
+    assert not isclose(second, clean, abs_tol=1e-3)
+    mix = PatchUp(model, objective="authors")
+    _, target = mix(images, labels, draw=draw)
+    assert mix.loss(output, target, criterion).item() == pytest.approx(first + clean, abs=2e-6)
+
+
+def test_the_authors_objective_is_the_papers_inside_the_model(model: nn.Module) -> None:
+    losses, images, labels = [], torch.randn(4, 3, 32, 32), torch.tensor([3, 1, 4, 9])
+    for objective in ("paper", "authors", "l2"):
+        mix = PatchUp(model, objective=objective, prob=1.0, block_size=3, sites=["stem"])
+        x, target = mix(images, labels)
+        losses.append(mix.loss(model(x), target).item())
+        mix.detach()
+    assert losses[0] == losses[1] == 2 * losses[2]
+
+
 # Targets
 
 

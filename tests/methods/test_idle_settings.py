@@ -18,6 +18,7 @@ from timm_patchup.recipe.stored import stored_recipe
 CASES: dict[tuple[str, str], tuple[dict[str, Any], Any, str, dict[str, Any]]] = {
     ("puzzle_mix", "t_eps"): ({"transport": False}, 0.5, "without transport", {"transport": True}),
     ("puzzle_mix", "transport_size"): ({"transport": False}, "block", "without transport", {"transport": True}),
+    ("puzzle_mix", "cell"): ({"gamma": 0.0}, 2, "without gamma", {"gamma": 0.5}),
     **{
         (method, "input_mask"): ({"sites": ["stem"]}, "blocks", "at sites without the input", {"sites": None})
         for method in ("hard_patchup", "soft_patchup")

@@ -35,6 +35,21 @@ def test_block_numbers_and_lam_vary(net: nn.Module) -> None:
     assert len(priors) == 40
 
 
+def test_the_cell_decides_what_edges_cost_and_not_what_moves(net: nn.Module) -> None:
+    x, y = batch(8, (64, 64))
+    found = {}
+    for cell in (1, 4, 8):
+        mix = puzzle_mix(net, cell=cell, block_num=[4], gamma=1.0, beta=50.0)
+        mix(x, y)
+        found[cell] = drawn(mix)[1]
+        mix.detach()
+    assert len({puzzle.prior for puzzle in found.values()}) == 1, "the same draw"
+    assert not torch.equal(found[1].mask, found[4].mask)
+    assert not torch.equal(found[4].mask, found[8].mask)
+    sources = [puzzle.own_source for puzzle in found.values()]
+    assert all(source is not None and source.shape == (8, 16, 16) for source in sources)
+
+
 # What a call leaves as it was
 
 

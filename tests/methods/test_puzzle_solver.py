@@ -66,16 +66,18 @@ def test_energy_is_the_sum_over_blocks_and_edges(grid: tuple[int, int], n_labels
     assert mask_energy(problem, labels).tolist() == pytest.approx(slow, rel=1e-5)
 
 
-@pytest.mark.parametrize("size", [(16, 16), (24, 12)])
-def test_tables_give_the_papers_energy_of_a_binary_mask(size: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("size", "cell"), [((16, 16), 4), ((24, 12), 4), ((16, 16), 2), ((16, 16), 1), ((24, 24), 3), ((12, 12), 9)]
+)
+def test_tables_give_the_papers_energy_of_a_binary_mask(size: tuple[int, int], cell: int) -> None:
     """Each term from pixels: hidden saliency, edges where the label changes, jumps of the mixed image, prior."""
     lam, beta, gamma, eta, rows, columns = 0.3, 1.1, 0.6, 0.25, 2, 2
     height, width = size[0] // rows, size[1] // columns
-    cells = min(height, width) // 4
+    cells = max(1, min(height, width) // cell)
     x, saliency = torch.rand(4, 3, *size), torch.rand(4, *size)
     partner = torch.tensor([2, 0, 3, 1])
     shares = block_saliency(saliency, (rows, columns))
-    problem = mask_problem(x, shares, partner, lam=lam, beta=beta, gamma=gamma, eta=eta)
+    problem = mask_problem(x, shares, partner, lam=lam, beta=beta, gamma=gamma, eta=eta, cell=cell)
     edge = beta / 16 / 2
     small = F.avg_pool2d(x, (height // cells, width // cells))
     for mask in product([0, 1], repeat=rows * columns):

@@ -8,19 +8,26 @@ import pytest
 from tests.support.training import train_here
 from timm_patchup.errors import UserError
 from timm_patchup.recipe import load_recipe
-from timm_patchup.recipe.compose import list_benchmarks, list_protocols, list_recipe_methods, read_resolved
+from timm_patchup.recipe.compose import (
+    list_benchmarks,
+    list_protocols,
+    list_recipe_methods,
+    list_recipes,
+    read_resolved,
+)
 from timm_patchup.recipe.stored import stored_recipe
 from timm_patchup.study.definition import load_study
 from timm_patchup.study.options import StudyOptions, run_recipe
 
-EVERYWHERE = {"loss": "bce_softmax", "val_augment": True, "split_by_seed": True, "best_tie": "first"}
+ALWAYS = {"loss": "bce_softmax", "drop_last": False}
+EVERYWHERE = ALWAYS | {"val_augment": True, "split_by_seed": True, "best_tie": "first"}
 BY_DATA: dict[str, dict[str, Any]] = {
     "cifar10_": EVERYWHERE | {"val_per_class": 500},
     "cifar100_": EVERYWHERE | {"val_per_class": 50},
     "svhn_": EVERYWHERE | {"val_per_class": 733, "train_at_most": 7325},
-    "tiny_imagenet_": EVERYWHERE,
-    "fashion_mini": EVERYWHERE,
-    "imagenet": {"best_tie": "first", "best_on_test": True, "model_kwargs": {"zero_init_last": False}},
+    "tiny_imagenet_": ALWAYS | {"val_fraction": 0.0},  # nothing is held out there, so that no epoch can be chosen
+    "fashion_mini": ALWAYS,  # as in its own recipe
+    "imagenet": {"drop_last": False, "best_on_test": True, "model_kwargs": {"zero_init_last": False}},
 }
 AT_STAGE1 = ("hard_patchup", "soft_patchup", "manifold_mixup")
 
@@ -43,11 +50,19 @@ def test_the_authors_protocol_switches_its_keys_and_no_others(benchmark: str) ->
         own = dict(expected)
         if method == "cutout":
             own["mix_mask"] = "batch"
-        if "wrn28_10" in benchmark and method in (*AT_STAGE1, "dropblock", "feature_cutmix"):
+            if benchmark == "cifar10_wrn28_10":
+                own["mix_length"] = 8
+        if "wrn28_10" in benchmark and method in (*AT_STAGE1, "feature_cutmix"):
             own["mix_sites"] = ["input", "stem", "stage1"] if method in AT_STAGE1 else ["stem", "stage1"]
             if "patchup" in method:
-                own["mix_block_size"] = 7
+                own |= {"mix_block_size": 7, "mix_objective": "authors"}
         assert changed(f"{benchmark}_{method}") == own, method
+
+
+def test_the_protocol_can_be_applied_to_every_recipe() -> None:
+    recipes = [load_recipe(name, {"protocol": "authors"}) for name in list_recipes()]
+    assert len(recipes) == len(list_benchmarks()) * len(list_recipe_methods())
+    assert {recipe.drop_last for recipe in recipes} == {False}
 
 
 def test_flags_override_the_protocol() -> None:
@@ -94,10 +109,18 @@ def test_dropblock_of_earlier_runs_stays_at_a_random_site() -> None:
     assert stored_recipe(now.to_dict()) == now
 
 
+def test_puzzle_mix_of_earlier_runs_keeps_its_cell() -> None:
+    stored = load_recipe("imagenet_puzzle_mix").to_dict()
+    assert stored_recipe(stored).mix_settings["cell"] == 2
+    earlier = {key: value for key, value in stored.items() if key != "mix_cell"}
+    assert stored_recipe(earlier).mix_settings["cell"] == 4
+
+
 def test_recipes_of_earlier_runs_have_the_earlier_behaviour(tmp_path: Path) -> None:
     """A stored recipe without the keys of the protocol resumes as it was."""
     stored = load_recipe("fashion_mini_cutout").to_dict()
     new = ("val_per_class", "val_augment", "split_by_seed", "train_at_most", "best_tie", "best_on_test", "mix_mask")
+    new = (*new, "drop_last")
     earlier = stored_recipe({key: value for key, value in stored.items() if key not in new})
     assert earlier == load_recipe("fashion_mini_cutout")
     assert {key: earlier.to_dict()[key] for key in new} == {
@@ -108,6 +131,7 @@ def test_recipes_of_earlier_runs_have_the_earlier_behaviour(tmp_path: Path) -> N
         "best_tie": "last",
         "best_on_test": False,
         "mix_mask": "sample",
+        "drop_last": True,
     }
     (tmp_path / "recipe.yaml").write_text(earlier.to_yaml())
     assert read_resolved(tmp_path / "recipe.yaml") == earlier

@@ -56,7 +56,10 @@ from timm_patchup.training.build import model_problems
         ),
         ({"crop_padding_mode": "mirror"}, "crop_padding_mode must be one of constant, edge, reflect, symmetric, got"),
         ({"test_median": 0}, "test_median must be a whole number of at least 1, got 0"),
-        ({"test_median": 5, "val_fraction": 0.1}, "test_median has no effect next to held-out images: set val_fraction to 0"),
+        (
+            {"test_median": 5, "val_fraction": 0.1},
+            "test_median has no effect next to held-out images: set val_fraction to 0",
+        ),
         (
             {"test_median": 5, "val_fraction": 0, "best_on_test": True},
             "test_median has no effect next to best_on_test",

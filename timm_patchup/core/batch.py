@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from .draw import Draw
-from .functional import Objective, soft_target
+from .functional import MethodObjective, soft_target
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class MixedBatch:
     own: Tensor
     changed: Tensor | None
     target: Tensor
-    objective: Objective | None
+    objective: MethodObjective | None
     clean: Tensor | None = None
     clean_lam: float = 0.0
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..errors import NoEffect, UserError, WrongType, brief, nearest, unknown
 from . import sampling
 from .draw import Change
-from .functional import Objective
+from .functional import MethodObjective
 from .settings import Checked, Setting, raise_together, setting, settings_of
 
 INPUT = "input"
@@ -98,8 +98,11 @@ class Method(Checked):
     prob: float = setting(1.0, "probability that a batch is altered", low=0, high=1)
 
     @property
-    def objective(self) -> Objective:
-        """``"paper"`` for L1 + L2, ``"l1"`` or ``"l2"`` for one of the two terms; a subclass may make it a setting."""
+    def objective(self) -> MethodObjective:
+        """``"paper"`` for L1 + L2, ``"l1"`` or ``"l2"`` for one of the two terms; a subclass may make it a setting.
+
+        ``"authors"`` is L1 + L2 with the own target in place of W at the input, as in the authors' WRN.
+        """
         return "l2"
 
     @property

@@ -7,7 +7,8 @@ from torch import Tensor
 from ..errors import UserError
 from .batch import MixedBatch, check_classes
 from .criterion import Criterion, for_soft_targets, is_affine, rounds_targets, takes_indices
-from .functional import patchup_loss
+from .functional import Objective, patchup_loss
+from .method import INPUT
 
 
 def own_targets(batch: MixedBatch, criterion: Criterion, *, label_smoothing: float) -> Tensor:
@@ -60,13 +61,17 @@ def mixed_loss(output: Tensor, target: Tensor, batch: MixedBatch, criterion: Cri
     Raises:
         ValueError: output and targets differ in their classes, or a mask per sample needs a loss per sample.
     """
-    objective, kept = batch.objective, batch.draw.kept
+    kept = batch.draw.kept
     assert batch.changed is not None
-    assert objective is not None
+    assert batch.objective is not None
+    objective: Objective = "paper" if batch.objective == "authors" else batch.objective
+    own_in_l2 = batch.objective == "authors" and batch.draw.site == INPUT
     soft = for_soft_targets(criterion, from_indices=batch.from_indices)
     if is_affine(criterion):
         check_classes(output, target)
         loss = soft(output, target)
+        if own_in_l2:
+            return loss + soft(output, batch.own.to(output.device))
         return 2.0 * loss if objective == "paper" else loss
     if rounds_targets(criterion) and (objective != "l1" or not batch.draw.swaps):
         warnings.warn(
@@ -83,7 +88,7 @@ def mixed_loss(output: Tensor, target: Tensor, batch: MixedBatch, criterion: Cri
         output,
         target=batch.own,
         changed_target=batch.changed,
-        mixed_target=target,
+        mixed_target=batch.own if own_in_l2 else target,
         kept=kept,
         criterion=soft,
         objective=objective,

@@ -12,7 +12,7 @@ import torch
 
 from ..errors import UserError, WrongType, brief
 from . import sampling
-from .functional import Objective
+from .functional import MethodObjective
 from .method import Method, make_method, method_settings, read_method
 from .settings import raise_together, setting
 
@@ -56,7 +56,7 @@ class OneOf(Method):
         return any(member.needs_saliency for member in self.members)
 
     @property
-    def objective(self) -> Objective:
+    def objective(self) -> MethodObjective:
         """The objective that all methods share; a batch has that of the method whose turn it was."""
         return self._shared("objective")
 

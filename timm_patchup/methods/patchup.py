@@ -13,7 +13,7 @@ from typing import Literal
 from torch import Tensor
 
 from ..core.draw import Change, Mix
-from ..core.functional import Objective, exact_seed_rate, expected_coverage, grow_blocks, seed_rate
+from ..core.functional import MethodObjective, exact_seed_rate, expected_coverage, grow_blocks, seed_rate
 from ..core.method import INPUT, LAM, Place, SiteMethod, register_method
 from ..core.settings import setting
 from ..errors import UserError
@@ -43,7 +43,11 @@ class BlockMethod(SiteMethod):
         "at the input a CutMix rectangle (the paper), or the block mask of its ablation",
         idle=_without_the_input,
     )
-    objective: Objective = setting("paper", "paper for L1 + L2, l1 or l2 for one of the two terms")
+    objective: MethodObjective = setting(
+        "paper",
+        "paper for L1 + L2, l1 or l2 for one of the two terms, authors for L1 + L2 with the own label in L2 at the "
+        "input, as in their WRN",
+    )
 
     def check_sites(self, names: Sequence[str]) -> None:
         if isinstance(self.block_size, tuple) and len(self.block_size) != len(names):

@@ -17,9 +17,10 @@ from ..core.method import Method, Place, register_method
 from ..core.settings import check_value, setting, without
 from ..errors import UserError, WrongType
 from .puzzle_images import join_images, to_pixels, unit_range
-from .puzzle_solver import CELL, block_saliency, mask_problem, solve_mask, transport_plan
+from .puzzle_solver import block_saliency, mask_problem, solve_mask, transport_plan
 
 FINEST = 16  # pieces along a side: blocks are not divided further for transport
+SMALLEST = 4  # pixels along the side of such a piece
 
 
 @dataclass(frozen=True)
@@ -97,11 +98,17 @@ class PuzzleMix(Method):
     n_labels: int = setting(3, "number of weights a block can have: 3 gives 0, 0.5 and 1", low=2, high=32)
     beta: float = setting(1.2, "weight of the smoothness of masks", low=0)
     gamma: float = setting(0.5, "weight of the smoothness of images across blocks, relative to beta", low=0, high=1)
+    cell: int = setting(
+        4,
+        "pixels on either side of an edge that the smoothness of images compares; 2 in its ImageNet code",
+        low=1,
+        idle=without("gamma"),
+    )
     eta: float = setting(0.2, "weight of the prior that pulls masks to lam", low=0)
     transport: bool = setting(True, "whether salient blocks move to where they are seen")
     transport_size: Literal["piece", "block"] = setting(
         "piece",
-        "what moves: blocks divided into a 16 x 16 grid, or whole blocks, as its Tiny-ImageNet command does",
+        "what moves: blocks divided into a 16 x 16 grid, or whole blocks, as it does on Tiny-ImageNet and ImageNet",
         idle=without("transport"),
     )
     t_eps: float = setting(0.8, "price of the distance a block moves", above=0, idle=without("transport"))
@@ -129,6 +136,7 @@ class PuzzleMix(Method):
             beta=self.beta,
             gamma=self.gamma,
             eta=self.eta,
+            cell=self.cell,
         )
         alone = (partner == torch.arange(len(x), device=x.device))[:, None, None]
         mask = (solve_mask(problem).float() / (self.n_labels - 1)).masked_fill(alone, 1.0)
@@ -136,7 +144,7 @@ class PuzzleMix(Method):
         if self.transport:
             finer = 1
             if self.transport_size == "piece":
-                finer = max(1, min(FINEST // max(grid), min(height // grid[0], width // grid[1]) // CELL))
+                finer = max(1, min(FINEST // max(grid), min(height // grid[0], width // grid[1]) // SMALLEST))
             pieces = mask.repeat_interleave(finer, 1).repeat_interleave(finer, 2)
             shares = block_saliency(saliency, (grid[0] * finer, grid[1] * finer))
             own_source = transport_plan(shares, pieces > 0.0, t_eps=self.t_eps)

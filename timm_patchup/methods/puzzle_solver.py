@@ -15,8 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-CELL = 4  # pixels: how wide a strip on either side of an edge the data smoothness compares
-
 
 @dataclass(frozen=True)
 class MaskProblem:
@@ -60,6 +58,7 @@ def mask_problem(
     beta: float = 1.2,
     gamma: float = 0.5,
     eta: float = 0.2,
+    cell: int = 4,
 ) -> MaskProblem:
     """Return the energy of all masks of a batch.
 
@@ -72,6 +71,7 @@ def mask_problem(
         beta: weight of the smoothness of labels, at least 0.
         gamma: weight of the smoothness of data, relative to beta, in [0, 1].
         eta: weight of the prior, at least 0.
+        cell: how wide a strip of pixels on either side of an edge the smoothness of data compares, cut to a block.
     """
     rows, columns = shares.shape[1:]
     blocks = rows * columns
@@ -81,7 +81,7 @@ def mask_problem(
     unary = hidden + (eta / blocks) * label_prior(lam, n_labels).to(x.device)[:, None, None]
     slope, pairs = torch.zeros_like(shares), []
     for dim in (1, 2):
-        both_own, own_first, own_last = _seams(x, partner, (rows, columns), dim=dim)
+        both_own, own_first, own_last = _seams(x, partner, (rows, columns), dim=dim, cell=cell)
         both_other = both_own[partner]
         # phi(z, z') is one of these four where both weights are 0 or 1. A linear term each, a constant and the
         # squared difference of the weights give the same four values.
@@ -95,12 +95,12 @@ def mask_problem(
     return MaskProblem(unary + weights * slope[:, None], pairs[0], pairs[1])
 
 
-def _seams(x: Tensor, partner: Tensor, grid: tuple[int, int], *, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+def _seams(x: Tensor, partner: Tensor, grid: tuple[int, int], *, dim: int, cell: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return how far colours jump across each edge along ``dim`` of the grid: three of (B, R - 1, C) or (B, R, C - 1).
 
     The first stays in the own image, the second goes from the own image to the partner's, the third the other way.
     """
-    cells = max(1, min(x.shape[2] // grid[0], x.shape[3] // grid[1]) // CELL)
+    cells = max(1, min(x.shape[2] // grid[0], x.shape[3] // grid[1]) // cell)
     pooled = F.adaptive_avg_pool2d(x, (grid[0] * cells, grid[1] * cells))
     if dim == 2:
         pooled = pooled.transpose(2, 3)

@@ -204,13 +204,18 @@ def _apply_method(keys: Keys, method: str) -> None:
 
 
 def _apply_protocol(keys: Keys, protocol: str) -> None:
-    """Replace keys by those of a protocol; ``when`` in its file has those of a part, a benchmark or a method."""
+    """Replace keys by those of a protocol.
+
+    ``when`` in its file has those of a part, a benchmark, a method, or a method on a part: ``wrn28_10_hard_patchup``.
+    """
     if protocol not in list_protocols():
         raise unknown(PROTOCOL, protocol, list_protocols())
     values = _mapping(recipes_dir() / "protocols" / f"{protocol}.yaml")
     special = values.pop("when", {})
-    for part, differing in special.items():
-        if part in keys.parts or part == keys.values.get("mix"):
+    mix = str(keys.values.get("mix", "none"))
+    names = {mix, *keys.parts, *(f"{part}_{mix}" for part in keys.parts)}
+    for name, differing in special.items():
+        if name in names:
             values.update(differing)
     sites = values.pop(SITES, None)
     if sites is not None and keys.sites is not None:  # another model has other sites

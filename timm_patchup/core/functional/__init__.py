@@ -9,9 +9,10 @@ weight of a sample's own features inside the altered region; 0 or ``None`` is a 
 
 from .features import erase_features, like_memory, mix_features
 from .masks import exact_seed_rate, expected_coverage, fit_block, grow_blocks, kept_fraction, rectangle_mask, seed_rate
-from .targets import Objective, mix_targets, patchup_loss, smooth_target, soft_target
+from .targets import MethodObjective, Objective, mix_targets, patchup_loss, smooth_target, soft_target
 
 __all__ = [
+    "MethodObjective",
     "Objective",
     "erase_features",
     "exact_seed_rate",

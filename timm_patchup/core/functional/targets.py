@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Objective = Literal["paper", "l1", "l2"]
+MethodObjective = Literal["paper", "l1", "l2", "authors"]  # what a method may ask for: see ``Method.objective``
 
 
 def soft_target(target: Tensor, num_classes: int, *, label_smoothing: float = 0.0) -> Tensor:

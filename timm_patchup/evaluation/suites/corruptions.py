@@ -2,8 +2,8 @@
 
 Corrupted images are generated from the test images with imagecorruptions, depending on seed and sample only so that
 every model sees the same ones, or read from files (``corrupted_files.py``). The package has ImageNet-C's strengths
-only. The published CIFAR-C and Tiny-ImageNet-C, on which the paper tests, are weaker: to compare numbers with theirs,
-use those files. With a baseline model the report adds the mean corruption error (mCE).
+only. The published Tiny-ImageNet-C, on which the paper tests, and CIFAR-C are weaker: to compare numbers with published
+ones, use those files. With a baseline model the report adds the mean corruption error (mCE).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
