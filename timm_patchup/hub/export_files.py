@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .. import __version__
 from ..data.embedded import CLASSES
-from ..errors import HubFailed
+from ..errors import HubError
 from ..recipe import Recipe
 from ..runs.confusion import plot_confusion
 from ..runs.curves import plot_curves
@@ -137,7 +137,8 @@ def _copy_report(source: Path, target: Path, private: Private) -> list[str]:
             else:
                 write_text(copy, private.clean(path.read_text(encoding="utf-8")))
         except ValueError as error:  # UnicodeDecodeError and JSONDecodeError too
-            raise HubFailed(f"cannot read {path}: {error}; repair or remove it, then export again") from error
+            way = "repair or remove it, then export again"
+            raise HubError(f"cannot read {path}: {error}; {way}", retry=True) from error
         names.append(f"{REPORT}/{relative.as_posix()}")
     return names
 

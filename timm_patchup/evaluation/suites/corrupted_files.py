@@ -17,7 +17,7 @@ from ...data.encoded import Source
 from ...data.folders import FolderSource
 from ...data.source import HUB_PREFIX
 from ...data.splits import take_stratified
-from ...errors import DataError, DataFailed, Failed, one_line
+from ...errors import DataError, one_line
 from ...recipe.parts import ImageSpec
 from ...system.network import explain_hub_error
 from ..images import TestImages
@@ -158,5 +158,4 @@ def _local_folder(where: str) -> Path:
         return Path(snapshot_download(repo, repo_type="dataset"))
     except Exception as error:  # whatever the Hub's client and its transport raise
         problem = explain_hub_error(error, repo, doing="fetch")
-        failure = DataFailed if isinstance(problem, Failed) else DataError
-        raise failure(f"corrupted images: {problem}") from error
+        raise DataError(f"corrupted images: {problem}", retry=problem.retry) from error
