@@ -39,11 +39,12 @@ def test_corrupted_images_are_passed_on_and_have_separate_reports(
 ) -> None:
     study = load_study("corruptions")
     run = study.runs(1)[0]
-    made, ready = StudyOptions(tmp_path), StudyOptions(tmp_path, corrupted=f"{tmp_path}/files/Tiny-C/")
+    made, ready = StudyOptions(tmp_path), StudyOptions(tmp_path, given={"corrupted": f"{tmp_path}/files/Tiny-C/"})
     assert "--corrupted" not in commands(study, run, made)[1]
     assert commands(study, run, ready)[1][-2:] == ["--corrupted", f"{tmp_path}/files/Tiny-C/"]
     others = [
-        StudyOptions(tmp_path, corrupted=where) for where in (f"{tmp_path}/Tiny-C", "hfds/a/Tiny-C", "hfds/b/Tiny-C")
+        StudyOptions(tmp_path, given={"corrupted": where})
+        for where in (f"{tmp_path}/Tiny-C", "hfds/a/Tiny-C", "hfds/b/Tiny-C")
     ]
     assert len({options.report(run) for options in (made, ready, *others)}) == 5, "none is taken for another"
     assert ready.reports.name.startswith("reports_Tiny-C-")
@@ -56,7 +57,7 @@ def test_corrupted_images_are_passed_on_and_have_separate_reports(
     assert study_here("--study", "affine", *words, tmp_path) == 2
     assert "--corrupted is for suite corruptions, which affine does not have" in capsys.readouterr().err
     assert study_here("--study", "corruptions", *words, tmp_path / "none") == 2
-    assert "none: no such folder; a dataset on the Hub is hfds/OWNER/NAME" in capsys.readouterr().err
+    assert "none is not a folder; a dataset of the Hub is hfds/OWNER/NAME" in capsys.readouterr().err
 
 
 def test_local_data(tmp_path: Path) -> None:

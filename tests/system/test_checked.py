@@ -9,7 +9,6 @@ from timm_patchup.errors import UserError
 from timm_patchup.runs.folder import RunFolder, parse_summary
 from timm_patchup.study.definition import load_study
 from timm_patchup.system.checked import check_keys, read_json, read_yaml
-from timm_patchup.system.markdown import escape
 from timm_patchup.system.network import is_repo_name
 
 DAMAGED = [b"", b"{", b"[1, 2]", b"3", b"null", b'{"test": NaN}', b"\xff\xfe\x00", b"[" * 100_000, b'{"a": ' * 50_000]
@@ -114,23 +113,6 @@ def test_a_wrong_study_file_is_one_line(text: str, expected: str, tmp_path: Path
     with pytest.raises(UserError) as caught:
         load_study(str(path))
     assert expected in the_line(caught)
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("fashion_mini_hard_patchup", "fashion_mini_hard_patchup"),
-        ("a|b", r"a\|b"),
-        ("two\nlines", "two lines"),
-        ("<script>alert(1)</script>", "&lt;script>alert(1)&lt;/script>"),
-        ("[click](http://x)", r"\[click](http://x)"),
-        ("gamma=[0.1, 0.2]", "gamma=[0.1, 0.2]"),
-        ("`code` *bold* _it_", r"\`code\` \*bold\* \_it\_"),
-        ("# title", r"\# title"),
-    ],
-)
-def test_names_and_titles_are_escaped(text: str, shown: str) -> None:
-    assert escape(text) == shown
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ def _run(words: Sequence[str]) -> int:
         raise UserError(problems)
     from ..evaluation.grid import MAX_IMAGES, plot_predictions  # imports torch and timm, which take seconds
     from ..evaluation.predict import Prediction, predict
+    from ..report.figures import save
     from ..runs.accelerator import make_accelerator
 
     device = make_accelerator(threads=given.threads).device
@@ -74,7 +75,7 @@ def _run(words: Sequence[str]) -> int:
         if given.plot is not None and len(kept) < MAX_IMAGES:
             kept.append(one)
     if given.plot is not None and kept:
-        plot_predictions(kept, given.plot)
+        save(given.plot, plot_predictions, kept)
         print(f"{given.plot}: {len(kept)} images", file=sys.stderr)
     if unreadable:
         return print_errors(COMMAND, [f"{unreadable} image(s) could not be read"], 1)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import UserError
+from ..evaluation.suites import study_options
 from ..study.definition import Run, Study
 from ..study.options import StudyOptions, data_name
 from .recipe_flags import given_keys
@@ -74,18 +75,15 @@ def commands(study: Study, run: Run, options: StudyOptions, extra: Sequence[str]
     found = [training]
     for limit, names in suites.items():
         words = [*evaluation, "--suite", ",".join(names), *report, *_limit(limit), *shared]
-        words += [] if options.corrupted is None or "corruptions" not in names else ["--corrupted", options.corrupted]
-        words += ["--eps-space", options.eps_space] if "fgsm" in names else []
+        for option in study_options(names).values():
+            value = options.of_suites[option.name]
+            words += [] if value is None else [option.flag, str(value)]
         found.append(words)
     return found
 
 
 def _limit(samples: int | None) -> list[str]:
     return [] if samples is None else ["--limit", str(samples)]
-
-
-def has_suite(study: Study, suite: str) -> bool:
-    return any(part.suite == suite for part in study.evaluation)
 
 
 def flags(keys: Mapping[str, Any]) -> list[str]:

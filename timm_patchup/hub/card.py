@@ -11,7 +11,7 @@ from typing import Any
 
 from ..data.source import HUB_PREFIX
 from ..recipe import Recipe
-from ..system.markdown import escape
+from ..report.markdown import escape
 
 REPORT = "report"  # folder of the evaluation, in a run and in an export
 # Replaced by the name of the repository in a push.

@@ -16,8 +16,9 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as vision
 
 from ...core.seeding import derive_seed
+from ...report.charts import bars
+from ...report.numbers import Metric
 from ..context import EvalContext, Measured
-from ..figures import bars
 from ..suite import Suite
 
 
@@ -95,5 +96,6 @@ SUITE = Suite(
     settings=settings,
     is_current=lambda stored, options: "resampling" in stored,  # earlier releases scaled images the other way round
     values=tuple(deformation.name for deformation in DEFORMATIONS),
+    metrics=(Metric("affine_error", "%"),),
     figure=partial(bars, ylabel="error, %"),
 )

@@ -144,12 +144,17 @@ def _find_folder(where: str, name: str) -> Path:
     raise DataError(f"corrupted images {where}: contains neither {name}/SEVERITY/CLASS/ nor {name}.npy with labels.npy")
 
 
+def require_folder(where: str) -> None:
+    """Raise DataError unless files are in a folder or on the Hub."""
+    if not where.startswith(HUB_PREFIX) and not Path(where).is_dir():
+        kind = "an archive: unpack it first" if Path(where).is_file() else "not a folder"
+        raise DataError(f"corrupted images {where} is {kind}; a dataset of the Hub is {HUB_PREFIX}OWNER/NAME")
+
+
 @lru_cache(maxsize=4)
 def _local_folder(where: str) -> Path:
+    require_folder(where)
     if not where.startswith(HUB_PREFIX):
-        if not Path(where).is_dir():
-            kind = "an archive: unpack it first" if Path(where).is_file() else "not a folder"
-            raise DataError(f"corrupted images {where} is {kind}; a dataset of the Hub is {HUB_PREFIX}OWNER/NAME")
         return Path(where)
     from huggingface_hub import snapshot_download
 
