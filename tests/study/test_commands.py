@@ -34,6 +34,23 @@ def test_evaluation_follows_the_training() -> None:
     )
 
 
+def test_evaluations_on_other_numbers_of_images_have_separate_reports() -> None:
+    """One report holds results on one set of images, and refuses others."""
+    study = load_study("cifar10_scarce_preactresnet18")
+    run = study.runs(1)[0]
+
+    def reports(limit: int | None) -> list[tuple[str, str]]:
+        options = StudyOptions(Path("s"), limit=limit)
+        words = [command for command in commands(study, run, options) if "timm_patchup.evaluation" in command]
+        return [(own[own.index("--suite") + 1], own[own.index("--output") + 1]) for own in words]
+
+    whole, few = reports(None)
+    assert whole == ("clean,affine,fgsm,activations", f"s/reports/{run.name}")
+    assert few == ("corruptions", f"s/reports/{run.name}-1000_images")
+    ((_, together),) = reports(500)
+    assert together == f"s/reports/{run.name}"
+
+
 def test_corrupted_images_are_passed_on_and_have_separate_reports(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -66,14 +66,14 @@ def commands(study: Study, run: Run, options: StudyOptions, extra: Sequence[str]
     if not study.evaluation:
         return [training]
     model = (options.runs / run.name).as_posix()
-    report = ["--output", options.report(run).as_posix()]
     evaluation = ["python", "-m", "timm_patchup.evaluation", "--model", model]
     suites: dict[int | None, list[str]] = {}  # by the number of images
     for part in study.evaluation:
-        limit = min((n for n in (options.limit, part.limit) if n is not None), default=None)
+        limit = options.images_of(part)
         suites[limit] = list(dict.fromkeys([*suites.get(limit, []), part.suite]))
     found = [training]
     for limit, names in suites.items():
+        report = ["--output", options.report(run, limit).as_posix()]
         words = [*evaluation, "--suite", ",".join(names), *report, *_limit(limit), *shared]
         for option in study_options(names).values():
             value = options.of_suites[option.name]

@@ -13,13 +13,12 @@ from ..evaluation.results import read_results
 from ..evaluation.suites import SUITES
 from ..report.numbers import Metric, SeedValues
 from ..runs.folder import RunFolder
-from .definition import Condition, Run, Study
+from .definition import Condition, Evaluation, Run, Study
 from .metrics import metrics_of
 from .options import StudyOptions, run_recipe
 from .paper import PaperNumber, paper_number
 from .seeds import SeedRow, SeedRows, current_commit, data_seed, key_of, recipe_digest
 
-Cell = tuple[Metric, str]  # a metric and its setting
 Values = Mapping[str, float | None]
 
 
@@ -64,19 +63,21 @@ def collect(study: Study, runs: Sequence[Run], options: StudyOptions) -> list[St
     for condition in study.conditions:
         of_condition = [run for run in runs if run.condition is condition]
         found = {run.seed: measured(study, run, options) for run in of_condition}
-        for cell in cells(study, condition):
-            metric, setting = cell
-            name = column(cell, condition)
+        for metric, setting, name in cells(study, condition):
             by_seed = {seed: values[name] for seed, values in found.items() if name in values}
             paper = paper_number(study, condition, setting, metric.name)
             rows.append(StudyRow(condition, setting, metric, by_seed, len(of_condition), paper))
     return rows
 
 
-def cells(study: Study, condition: Condition) -> list[Cell]:
-    """Return what the table shows for a condition: metrics of its training, then values of its evaluation."""
-    trained = [(metric, condition.setting) for metric in study.metrics]
-    return trained + [(part.metric, value) for part in study.evaluation for value in part.values]
+def cells(study: Study, condition: Condition) -> list[tuple[Metric, str, str]]:
+    """Return what the table shows for a condition: metrics of its training, then values of its evaluation.
+
+    Each is a metric, its setting, and its column in a file of seeds.
+    """
+    shown = [(metric, condition.setting) for metric in study.metrics]
+    shown += [(part.metric, value) for part in study.evaluation for value in part.values]
+    return [(metric, setting, column(metric, setting, condition)) for metric, setting in shown]
 
 
 def measured(study: Study, run: Run, options: StudyOptions) -> Mapping[str, float]:
@@ -90,12 +91,10 @@ def measured(study: Study, run: Run, options: StudyOptions) -> Mapping[str, floa
         found = metrics_of(folder)
     except UserError:  # one damaged run must not hide the others
         return {}
-    suites = _suites(options.report(run), options)
-    for part in study.evaluation:
-        values = suites.get(part.suite, {})
+    for part, values in _evaluated(study, run, options):
         for name in part.values:
-            if (value := values.get(name)) is not None:
-                found[column((part.metric, name), run.condition)] = value
+            if (value := (values or {}).get(name)) is not None:
+                found[column(part.metric, name, run.condition)] = value
     return found
 
 
@@ -121,11 +120,9 @@ def is_done(study: Study, run: Run, options: StudyOptions) -> bool:
         return True
     if RunFolder(options.runs / run.name).state() != "finished":
         return False
-    report = options.report(run)
-    reported = (report / "report.html").is_file()  # the page is written last
-    return not study.evaluation or (
-        reported and {part.suite for part in study.evaluation} <= set(_suites(report, options))
-    )
+    pages = [options.report(run, options.images_of(part)) / "report.html" for part in study.evaluation]
+    reported = all(page.is_file() for page in pages)  # they are written last
+    return reported and all(values is not None for _, values in _evaluated(study, run, options))
 
 
 def seed_rows(
@@ -157,15 +154,20 @@ def seed_rows(
 def _stored(study: Study, run: Run, options: StudyOptions) -> SeedRow | None:
     """Return the row of a finished run whose folder may be gone; None if a value of the tables is not in it."""
     row = options.finished.get(key_of(run))
-    shown = [column(cell, run.condition) for cell in cells(study, run.condition)]
-    has_all = row is not None and all(name in row.values for name in shown)
+    has_all = row is not None and all(name in row.values for *_, name in cells(study, run.condition))
     return row if has_all else None
 
 
-def column(cell: Cell, condition: Condition) -> str:
-    """Return the column of a cell in a file of seeds."""
-    metric, setting = cell
+def column(metric: Metric, setting: str, condition: Condition) -> str:
+    """Return the column of a metric in a file of seeds."""
     return metric.name if setting in (metric.name, condition.setting) else f"{metric.name} {setting}"
+
+
+def _evaluated(study: Study, run: Run, options: StudyOptions) -> list[tuple[Evaluation, Values | None]]:
+    """Return the values of each evaluation of a run, None if there are none."""
+    limits = [options.images_of(part) for part in study.evaluation]
+    suites = {limit: _suites(options.report(run, limit), options) for limit in set(limits)}
+    return [(part, suites[limit].get(part.suite)) for part, limit in zip(study.evaluation, limits)]
 
 
 def _suites(report: Path, options: StudyOptions) -> dict[str, Values]:

@@ -9,7 +9,7 @@ from typing import Any
 from ..evaluation.suites import option_values, study_options
 from ..recipe import Recipe, load_recipe
 from ..training.infer import name_after_folder
-from .definition import Run
+from .definition import Evaluation, Run
 from .seeds import SeedRows
 
 
@@ -54,8 +54,13 @@ class StudyOptions:
                 parts.append(option.label(value) if option.label else f"{name}_{value}")
         return self.folder / "_".join(parts).replace("/", "_")
 
-    def report(self, run: Run) -> Path:
-        return self.reports / run.name
+    def images_of(self, part: Evaluation) -> int | None:
+        """The number of images of an evaluation, None for all."""
+        return min((limit for limit in (self.limit, part.limit) if limit is not None), default=None)
+
+    def report(self, run: Run, images: int | None = None) -> Path:
+        """The report of a run. Evaluations on fewer images than the study's have another, as their data is other."""
+        return self.reports / (run.name if images in (None, self.limit) else f"{run.name}-{images}_images")
 
     def data_of(self, run: Run) -> Path | None:
         """The folder of a run's data: a subfolder with the name of its dataset, or else the folder itself."""
