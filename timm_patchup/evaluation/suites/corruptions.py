@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -135,10 +134,11 @@ def numpy_seeded(seed: int) -> Iterator[None]:
     """
     state, make_generator = np.random.get_state(), np.random.default_rng
     np.random.seed(seed)
+    np.random.default_rng = lambda own=None: make_generator(seed if own is None else own)  # type: ignore[assignment]
     try:
-        with patch.object(np.random, "default_rng", lambda own=None: make_generator(seed if own is None else own)):
-            yield
+        yield
     finally:
+        np.random.default_rng = make_generator
         np.random.set_state(state)
 
 
