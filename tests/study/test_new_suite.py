@@ -1,5 +1,6 @@
 """A new suite can be used in a study by what it declares: nothing of studies, and no command, knows it by name."""
 
+import ast
 import csv
 import shlex
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from tests.evaluation.evaluating import evaluate_here
 from tests.study.studying import study_here
+from tests.support.paths import ROOT
 from tests.support.training import train_here
 from timm_patchup.errors import UserError
 from timm_patchup.evaluation import suites
@@ -127,3 +129,20 @@ def test_its_flag_is_checked_and_has_separate_reports(
     assert "unknown flag --verbosity" in capsys.readouterr().err
     assert study_here("--study", study, "--output", tmp_path, "--jobs", 0, "--offset", 3) == 0
     assert "--offset 3\n" in (tmp_path / "dark" / "results.md").read_text()
+
+
+def test_no_other_module_knows_a_suite_by_name() -> None:
+    """Neither its name, nor a metric, nor an option; ``clean`` is the default of two calls."""
+    known = [suite for suite in suites.SUITES.values() if suite is not SUITE]
+    names = {suite.name for suite in known} | {metric.name for suite in known for metric in suite.metrics}
+    names |= {word for suite in known for option in suite.options for word in (option.name, option.flag)}
+    assert len(names) > 20
+    package = ROOT / "timm_patchup"
+    found = {
+        (path.relative_to(package).as_posix(), node.value)
+        for path in package.rglob("*.py")
+        if "suites" not in path.parts and path.parent != package / "core"  # modules have activations, too
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in names
+    }
+    assert found == {("cli/evaluate.py", "clean"), ("hub/benchmarks.py", "clean")}

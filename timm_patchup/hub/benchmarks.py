@@ -98,8 +98,6 @@ def evaluate(
         )
         try:
             found = run(call, show=lambda tables: None)
-        except HubError:
-            raise
         except UserError as error:
             raise HubError(str(error), retry=error.retry) from error
     return {suite: values for suite, by_model in found.items() for values in by_model.values()}

@@ -1,4 +1,4 @@
-"""The look of all figures: fonts, grid, resolution, panels. Nothing else knows how a figure is laid out or saved.
+"""The look of all figures: text, grid, resolution, panels. Nothing else knows how a figure is laid out or saved.
 
 A figure is plotted by a function that takes its axes from ``panels``; ``save`` and ``as_png`` call it.
 matplotlib is imported when a figure is plotted: commands start without it.
@@ -17,8 +17,8 @@ Axes = Any
 _LOOK: Any = {
     "text.parse_math": False,  # between two dollar signs in a name, matplotlib would read a formula, or fail to
     "grid.alpha": 0.3,
+    "savefig.dpi": 110,
 }
-_DPI = 110
 
 
 def as_png(plot: Callable[..., Figure], *arguments: Any, **keywords: Any) -> bytes:
@@ -27,7 +27,7 @@ def as_png(plot: Callable[..., Figure], *arguments: Any, **keywords: Any) -> byt
 
     content = BytesIO()
     with rc_context(_LOOK):
-        plot(*arguments, **keywords).savefig(content, dpi=_DPI, format="png")
+        plot(*arguments, **keywords).savefig(content, format="png")
     return content.getvalue()
 
 

@@ -26,7 +26,6 @@ _KEY_TYPES: dict[str, Kinds] = {
     **dict.fromkeys(("seeds", "first_seed"), int),
     **dict.fromkeys(("paper_ratio", "overrides"), dict),
 }
-_KEYS = set(_KEY_TYPES)
 _PLAIN_KEYS = ("title", "shows", "note", "seeds", "first_seed", "reference")
 _LISTS_OF_NAMES = {"metrics", "paper", "benchmarks", "methods", "comparisons"}
 _GROUP_KEYS = {"benchmarks", "methods", "cases", "grid", "seeds"}
@@ -185,7 +184,9 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
     groups = values.get("groups") or []
     metrics, measure = values.get("metrics") or ["test_error"], values.get("measure") or "training"
     of_run = {metric.name: metric for metric in RUN_METRICS[measure]}
-    problems = [f"{name}: unknown key {key!r}{nearest(key, _KEYS)}" for key in sorted(set(values) - _KEYS)]
+    problems = [
+        f"{name}: unknown key {key!r}{nearest(key, _KEY_TYPES)}" for key in sorted(set(values) - set(_KEY_TYPES))
+    ]
     problems += [
         f"{name}: {metric} is not a metric of a {measure}, which has {', '.join(of_run)}{nearest(metric, of_run)}; "
         f"values of a suite belong to evaluation"

@@ -96,24 +96,25 @@ def _address(label: str) -> str:
 
 
 def _comparisons_table(found: Sequence[Comparison]) -> str:
-    several = len({one.reference.condition.benchmark for one in found}) > 1
-    tested = any(one.corrected is not None for one in found)
-    head = [*(["benchmark"] if several else []), "metric", "against", "pairs", "difference", "wins"]
-    body = [[*head, *(["p", "p, Holm"] if tested else [])]]
+    """Return the table, with a column of benchmarks only for several, and columns of tests only if there are any."""
+    body: list[tuple[str, ...]] = [("benchmark", "metric", "against", "pairs", "difference", "wins", "p", "p, Holm")]
     for one in found:
         own, metric = one.difference, one.other.metric
         low, high = own.wins_interval
-        line = [
-            *([one.other.condition.benchmark] if several else []),
-            f"{' '.join(filter(None, (metric.name, one.value)))}, {metric.unit}",
+        cells = (
+            one.other.condition.benchmark,
+            f"{f'{metric.name} {one.value}'.strip()}, {metric.unit}",
             one.other.condition.label,
             str(own.pairs),
             as_text(own.mean, own.interval, metric.digits, signed=True),
             f"{own.wins} [{100 * low:.0f}%, {100 * high:.0f}%]",
-        ]
-        line += [f"{own.p:.4f}", "-" if one.corrected is None else f"{one.corrected:.4f}"] if tested else []
-        body.append(line)
-    return markdown_table(body, aligned=True)
+            f"{own.p:.4f}",
+            "-" if one.corrected is None else f"{one.corrected:.4f}",
+        )
+        body.append(cells)
+    first = 0 if len({one.reference.condition.benchmark for one in found}) > 1 else 1
+    last = None if any(one.corrected is not None for one in found) else -2
+    return markdown_table([cells[first:last] for cells in body], aligned=True)
 
 
 def _about_comparisons(study: Study, found: Sequence[Comparison]) -> str:
