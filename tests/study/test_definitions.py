@@ -140,7 +140,7 @@ evaluation:
 @pytest.mark.parametrize(
     ("suite", "metric", "value", "message"),
     [
-        ("afine", "affine_error", "scale 0.6", "wrong: unknown suite 'afine', choose from clean, affine"),
+        ("afine", "affine_error", "scale 0.6", "wrong: unknown suite 'afine': choose from clean, affine"),
         ("affine", "affine_error", "scale .6", "wrong: suite affine has no value 'scale .6'; did you mean scale 0.6"),
         ("affine", "rho", "scale 0.6", "wrong: suite affine has no metric 'rho', only affine_error"),
         ("attacks", "robust_accuracy", "pgd accuracy", "wrong: suite attacks needs foolbox: pip install"),
