@@ -167,7 +167,5 @@ def _try_with_timm(folder: Path, model: nn.Module) -> None:
         raise HubError(f"nothing was exported, because timm cannot load the result: {text}", retry=True) from error
     own = model.state_dict()
     if own.keys() != loaded.keys() or not all(torch.equal(own[name].cpu(), loaded[name]) for name in own):
-        raise HubError(
-            "nothing was exported, because timm loads other weights: model_kwargs do not rebuild the network",
-            retry=True,
-        )
+        why = "timm loads other weights: model_kwargs do not rebuild the network"
+        raise HubError(f"nothing was exported, because {why}", retry=True)

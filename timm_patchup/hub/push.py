@@ -140,9 +140,8 @@ def _find(api: "HfApi", repo: str, *, private: bool, revision: str | None, creat
         main = api.model_info(repo, files_metadata=True)
     except RepositoryNotFoundError:
         if create_pr:
-            raise HubError(
-                f"{repo} does not exist, so there is nothing to propose to: push without create_pr", retry=True
-            ) from None
+            why = "does not exist, so there is nothing to propose to"
+            raise HubError(f"{repo} {why}: push without create_pr", retry=True) from None
         api.create_repo(repo, private=private or None, exist_ok=True)
         main = api.model_info(repo, files_metadata=True)
     if private and not main.private:

@@ -62,8 +62,6 @@ def read_finished_run(path: Path) -> FinishedRun:
     weights = read_weights(path / WEIGHTS)
     tested = results.get("weights_sha256")  # runs of earlier releases have none
     if tested is not None and checksum(path / WEIGHTS) != tested:
-        raise HubError(
-            f"{path / WEIGHTS} is damaged, or is not what was tested: copy it from {folder.checkpoints.name}/best-*",
-            retry=True,
-        )
+        damaged = f"{path / WEIGHTS} is damaged, or is not what was tested"
+        raise HubError(f"{damaged}: copy it from {folder.checkpoints.name}/best-*", retry=True)
     return FinishedRun(path, recipe, results, summary, weights)
