@@ -6,10 +6,11 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from timm_patchup.report.numbers import as_text
+from timm_patchup.report.tables import markdown_table
 from timm_patchup.study import Study, load_study
 from timm_patchup.study.collect import StudyRow, collect
 from timm_patchup.study.comparisons import Comparison, comparisons
-from timm_patchup.study.numbers import DIGITS, aligned, number
 from timm_patchup.study.options import StudyOptions
 from timm_patchup.study.paper import paper_tables
 from timm_patchup.study.seeds import SeedRow, read_seeds
@@ -42,19 +43,19 @@ def study_table(name: str) -> str:
     metrics = {metric: [row for row in rows if row.metric == metric] for metric in study.metrics}
     against = {(one.other.condition, one.other.metric): one for one in comparisons(study, rows) if not one.value}
     tested = any(one.corrected is not None for one in against.values())
-    head = ["method", "seeds", *(NAMES[metric] for metric in metrics)]
+    head = ["method", "seeds", *(NAMES[metric.name] for metric in metrics)]
     if study.reference is not None:
-        head += [f"{study.reference} minus this: {NAMES[metric]}" for metric in metrics] + ["wins"]
+        head += [f"{study.reference} minus this: {NAMES[metric.name]}" for metric in metrics] + ["wins"]
     body = [[*head, *(["p, Holm"] if tested else [])]]
     for condition in study.conditions:
         own = [next(row for row in of if row.condition is condition) for of in metrics.values()]
-        line = [condition.label, f"{len(own[0].values)} of {own[0].planned}", *map(_mean, own)]
+        line = [condition.label, f"{len(own[0].by_seed)} of {own[0].planned}", *map(_mean, own)]
         if study.reference is not None:
             found = [against.get((condition, metric)) for metric in metrics]
             line += [*map(_difference, found), "" if found[0] is None else f"{found[0].difference.wins}"]
             line += [_p(found[0])] if tested else []
         body.append(line)
-    return "\n".join(aligned(body))
+    return markdown_table(body, aligned=True)
 
 
 def cost_line(name: str) -> str:
@@ -67,7 +68,8 @@ def default_line() -> str:
     """Return what the README's training command ends at, over the seeds of the study of Fashion-MNIST."""
     errors = [row.values["test_error"] for row in seeds_of("fashion_mini") if row.place[1] == "hard_patchup"]
     mean = sum(errors) / len(errors)
-    return f"Over {len(errors)} seeds it ends at {mean:.1f}% test error on average, {min(errors):.1f}% to {max(errors):.1f}%."
+    ends = f"{mean:.1f}% test error on average, {min(errors):.1f}% to {max(errors):.1f}%"
+    return f"Over {len(errors)} seeds it ends at {ends}."
 
 
 def gains_table(*studies: str) -> str:
@@ -76,25 +78,25 @@ def gains_table(*studies: str) -> str:
     for (label, benchmark), title in PAPER.items():
         entries = paper_tables()[label]["entries"]
         found = {e["method"]: e for e in entries if e["benchmark"] == benchmark and e["metric"] == "test_error"}
-        cells = [number(found[m]["mean"], found[m].get("std"), 2) for m in ("none", "hard_patchup", "soft_patchup")]
+        cells = [as_text(found[m]["mean"], found[m].get("std"), 2) for m in ("none", "hard_patchup", "soft_patchup")]
         body.append([title, "the paper's", *cells])
     for name in studies:
         study, rows = rows_of(name)
-        found = {row.condition.method: row for row in rows if row.metric == "test_error"}
+        found = {row.condition.method: row for row in rows if row.metric.name == "test_error"}
         cells = [_mean(found[method]) for method in ("none", "hard_patchup", "soft_patchup")]
         body.append([study.title, "ours", *cells])
-    return "\n".join(aligned(body))
+    return markdown_table(body, aligned=True)
 
 
 def _mean(row: StudyRow) -> str:
-    return number(row.mean, row.interval, DIGITS[row.unit])
+    return row.ours.with_interval(row.metric.digits)
 
 
 def _difference(found: Comparison | None) -> str:
     if found is None:
         return ""
     own = found.difference
-    return number(own.mean, own.interval, DIGITS[found.other.unit], signed=True)
+    return as_text(own.mean, own.interval, found.other.metric.digits, signed=True)
 
 
 def _p(found: Comparison | None) -> str:

@@ -1,8 +1,8 @@
 """Errors that a user can fix, one line per problem. Importable from anywhere; imports nothing of this package.
 
-``UserError`` is the base. Its subclass ``Failed`` means that the call was right but the work could not be finished
-(exit code 1); every other ``UserError`` means that the call was wrong and nothing was done (exit code 2, see
-``cli/command.py``). Code that has to decide something reads the fields of an error, never its text.
+``UserError`` is the base. If its ``retry`` is True, the call was right but the work could not be finished (exit code
+1); otherwise the call was wrong and nothing was done (exit code 2, see ``cli/command.py``). Code that has to decide
+something reads the fields of an error, never its text.
 """
 
 import signal
@@ -18,14 +18,18 @@ class UserError(ValueError):
 
     Attributes:
         problems: the lines.
+        retry: whether the same call may be tried again: it was right, but the work could not be finished.
         one_process: whether only this process of several has the error, so that no other one reports it; None until
             that is known.
     """
 
+    retry = False
     one_process: bool | None = None
 
-    def __init__(self, problems: str | Sequence[str]) -> None:
+    def __init__(self, problems: str | Sequence[str], *, retry: bool = False) -> None:
         self.problems = [problems] if isinstance(problems, str) else list(problems)
+        if retry:
+            self.retry = True
         super().__init__("\n".join(self.problems))
 
 
@@ -67,26 +71,20 @@ class SiteError(UserError):
 
 
 class DataError(UserError):
-    """Data that is missing, out of reach or does not fit the recipe."""
+    """Data that is missing, out of reach, damaged or does not fit the recipe."""
 
 
 class HubError(UserError):
     """A model cannot be exported, pushed or loaded as asked."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(one_line(message))
+    def __init__(self, message: str, *, retry: bool = False) -> None:
+        super().__init__(one_line(message), retry=retry)
 
 
 class Failed(UserError):
     """The call was right, but the work could not be finished."""
 
-
-class HubFailed(Failed, HubError):
-    """The Hub, the network or a file kept an export, a push or a load from being finished."""
-
-
-class DataFailed(Failed, DataError):
-    """An image that cannot be decoded, a loader process that died, or a Hub that cannot be reached."""
+    retry = True
 
 
 class CheckpointError(Failed):

@@ -20,7 +20,7 @@ from timm_patchup.data.images import open_images
 from timm_patchup.data.loader import ImageLoader, load_data, training_loader
 from timm_patchup.data.source import open_source
 from timm_patchup.data.workers import Notes, naming_dead_workers
-from timm_patchup.errors import DataError, DataFailed
+from timm_patchup.errors import DataError
 from timm_patchup.recipe.parts import DataSpec, ImageSpec
 
 from .small_recipe import small
@@ -129,11 +129,12 @@ def test_a_damaged_file_is_named(tmp_path: Path, workers: int) -> None:
     data = load_data(recipe, folder)
     assert len(data.train) == 24
     loader, _ = training_loader(data.train, recipe, rank=0, world_size=1)
-    with pytest.raises(DataFailed, match=r"^cannot read the image .*dog.5\.jpg: it is damaged \(.*; replace") as caught:
+    with pytest.raises(DataError, match=r"^cannot read the image .*dog.5\.jpg: it is damaged \(.*; replace") as caught:
         list(loader)
     assert "\n" not in str(caught.value)
+    assert caught.value.retry, "also from a loader process: the call was right"
     damaged.unlink()
-    with pytest.raises(DataFailed, match=r"dog.5\.jpg: No such file"):
+    with pytest.raises(DataError, match=r"dog.5\.jpg: No such file"):
         list(loader)
 
 
@@ -152,9 +153,9 @@ def test_a_damaged_row_is_named(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "data" / "train-00000-of-00001.parquet")
     source = open_source(DataSpec.of(small()), "train", tmp_path)
     assert source.rgb(0).shape == (3, 40, 56)
-    with pytest.raises(DataFailed, match=r"the image b\.png, row 1 of split 'train' of .*: it is damaged"):
+    with pytest.raises(DataError, match=r"the image b\.png, row 1 of split 'train' of .*: it is damaged"):
         source.rgb(1)
-    with pytest.raises(DataFailed, match=r"the image row 2 of split 'train' of .*: the row is empty"):
+    with pytest.raises(DataError, match=r"the image row 2 of split 'train' of .*: the row is empty"):
         source.image(2)
     with pytest.raises(DataError, match=r"^input_key: column 'label' must hold images, got Value"):
         open_source(DataSpec.of(small(input_key="label")), "train", tmp_path)
@@ -176,7 +177,7 @@ def test_a_dead_loader_process_is_reported_with_the_file(tmp_path: Path) -> None
     batches = EvaluationBatches(8, batch_size=2, rank=0, world_size=1)
     loader = ImageLoader(images, batches, workers=2, device=torch.device("cpu"))
     line = rf"^a loader process \(pid \d+\) died while reading {re.escape(images.describe(4))}: "
-    with pytest.raises(DataFailed, match=line), naming_dead_workers():
+    with pytest.raises(DataError, match=line), naming_dead_workers():
         list(loader)
 
 
@@ -189,7 +190,7 @@ def test_a_broken_connection_and_then_the_signal_of_its_death(monkeypatch: pytes
         raise RuntimeError("DataLoader worker is killed by signal")
 
     monkeypatch.setattr(workers.time, "sleep", interrupted)
-    with pytest.raises(DataFailed, match=r"^a loader process died$"), naming_dead_workers():
+    with pytest.raises(DataError, match=r"^a loader process died$"), naming_dead_workers():
         raise ConnectionResetError
 
 

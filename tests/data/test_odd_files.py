@@ -12,7 +12,7 @@ from tests.support.datasets_on_disk import write_image_folder, write_parquet
 from timm_patchup.data.discover import discover
 from timm_patchup.data.folders import FolderSource, count_other_files, list_classes
 from timm_patchup.data.source import open_source
-from timm_patchup.errors import DataError, DataFailed
+from timm_patchup.errors import DataError
 from timm_patchup.recipe import load_recipe
 from timm_patchup.recipe.parts import DataSpec
 
@@ -62,7 +62,7 @@ def test_a_link_to_nothing_is_named(kind: str, tmp_path: Path, monkeypatch: pyte
     plant(kind, folder / "train" / "n001" / "x.jpg", monkeypatch)
     source = FolderSource(folder / "train")
     assert len(source.labels) == 7
-    with pytest.raises(DataFailed, match=r"x\.jpg: "):
+    with pytest.raises(DataError, match=r"x\.jpg: "):
         [source.rgb(index) for index in range(7)]
 
 
@@ -105,7 +105,7 @@ def test_a_row_that_names_a_fifo_is_one_line(tmp_path: Path) -> None:
     images = pa.array(rows, type=table.schema.field("image").type)
     pq.write_table(table.set_column(0, table.schema.field("image"), images), path)
     source = open_source(DataSpec(dataset="mine", num_classes=10), "train", folder)
-    with pytest.raises(DataFailed, match="not a regular file"):
+    with pytest.raises(DataError, match="not a regular file"):
         source.rgb(0)
 
 

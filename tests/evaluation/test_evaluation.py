@@ -21,10 +21,11 @@ from tests.support.training import TWO_PROCESSES, environment
 from timm_patchup.evaluation import suites
 from timm_patchup.evaluation.context import EvalContext, Measured
 from timm_patchup.evaluation.results import Results
-from timm_patchup.evaluation.rows import Number, make_rows, number, values_of
+from timm_patchup.evaluation.rows import make_rows
 from timm_patchup.evaluation.suites import clean
-from timm_patchup.evaluation.suites.corruptions import CORRUPTIONS, corruption_errors
+from timm_patchup.evaluation.suites.corruptions import CORRUPTIONS, mce_table
 from timm_patchup.recipe import Recipe, load_recipe
+from timm_patchup.report.numbers import SeedValues
 from timm_patchup.system.locks import LOCK
 
 from .evaluating import evaluate_here, make_context, refused, trained
@@ -162,17 +163,16 @@ def test_runs_with_the_same_seed_are_not_averaged(tmp_path: Path) -> None:
     alike = {"settings": {"steps": 7}, "seed": 0}
     entries = {name: alike | {"values": {"both": 1.0, "distance": 2.0}} for name in "abcd"}
     results.suites["attacks"] = entries
-    assert [row.members for row in make_rows(results, "attacks")] == [("a", "c"), ("b",), ("d",)]
+    assert [list(row.entries) for row in make_rows(results, "attacks")] == [["a", "c"], ["b"], ["d"]]
     assert make_rows(results, "clean") == []
-    assert number([1.0, 3.0]) == Number(2.0, pytest.approx(2**0.5))
-    assert number([1.0]) == Number(1.0)
     entries["c"] = alike | {"values": {"both": 1.0, "distance": None}}
-    values = values_of(make_rows(results, "attacks")[0], entries)
-    assert values == {"both": Number(1.0, 0.0), "distance": None}, "no mean over some of the seeds only"
+    values = make_rows(results, "attacks")[0].values
+    missing = SeedValues()
+    assert values == {"both": SeedValues((1.0, 1.0)), "distance": missing}, "no mean over some of the seeds only"
     for changed in ({"settings": {"steps": 9}}, {"seed": 1}):
         results.suites["attacks"] = entries | {"c": entries["c"] | changed}
         rows = make_rows(results, "attacks")
-        assert [row.members for row in rows] == [("a",), ("b",), ("c",), ("d",)], "measured in different ways"
+        assert [list(row.entries) for row in rows] == [["a"], ["b"], ["c"], ["d"]], "measured in different ways"
     results.suites["attacks"] = {"c": entries["c"]}
     assert [row.label for row in make_rows(results, "attacks")] == ["c"], "only one of the two seeds was measured"
 
@@ -185,15 +185,15 @@ def test_mce_against_a_named_baseline(tmp_path: Path) -> None:
         entry = {"values": values, "curves": {}, "settings": {"images": "made"}, "seed": 0}
         results.suites.setdefault("corruptions", {})[name] = entry
 
-    def errors(baseline: str) -> dict[str, Any]:
-        return corruption_errors(results, make_rows(results, "corruptions"), baseline)
+    def stored(baseline: str) -> dict[str, Any]:
+        return mce_table(make_rows(results, "corruptions"), {"baseline": baseline}).stored
 
-    found = errors("base")
+    found = stored("base")["mce"]
     assert found["baseline"] == "base"
     assert {name: value["mean"] for name, value in found["values"].items()} == {"base": 100.0, "own": 50.0}
-    assert errors("nobody") == {}
+    assert stored("nobody") == {}
     results.suites["corruptions"]["own"]["settings"] = {"images": "ready files"}
-    assert list(errors("base")["values"]) == ["base"], "no ratio of errors on different images"
+    assert list(stored("base")["mce"]["values"]) == ["base"], "no ratio of errors on different images"
 
 
 def test_other_images_of_the_same_name_are_detected(tmp_path: Path) -> None:

@@ -238,12 +238,12 @@ def test_pairs_with_the_same_label_are_marked(context: EvalContext) -> None:
     assert measured.curves[geometry.SAME] == (labels == labels[partner]).double().tolist()
     assert 0 < sum(measured.curves[geometry.SAME]) < 50
     entry = {"values": measured.values, "curves": measured.curves}
-    chart = geometry.figure({"own": entry}, [ResultRow("own", ("own",))])
+    chart = geometry.figure([ResultRow.of("own", {"own": entry})])
     drawn = [len(points.get_offsets()) for points in chart.axes[0].collections]
     same = int(sum(measured.curves[geometry.SAME]))
     assert drawn == [100 - same, same] * 3
     earlier = {"values": measured.values, "curves": {name: measured.curves[name] for name in geometry.METHODS}}
-    geometry.figure({"own": earlier}, [ResultRow("own", ("own",))])  # results of an earlier release can be plotted
+    geometry.figure([ResultRow.of("own", {"own": earlier})])  # results of an earlier release can be plotted
 
 
 def test_rho_by_hand() -> None:

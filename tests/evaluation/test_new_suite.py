@@ -10,12 +10,12 @@ import pytest
 from timm_patchup.errors import UserError
 from timm_patchup.evaluation import suites
 from timm_patchup.evaluation.context import EvalContext, Measured
-from timm_patchup.evaluation.figures import Entries, bars
-from timm_patchup.evaluation.pages import Block
-from timm_patchup.evaluation.results import Results
 from timm_patchup.evaluation.rows import ResultRow
 from timm_patchup.evaluation.suite import Extra, Option, OptionValues, Suite
 from timm_patchup.evaluation.suites import SUITES, option_values
+from timm_patchup.report.charts import bars
+from timm_patchup.report.figures import Figure
+from timm_patchup.report.pages import Block
 
 from .evaluating import evaluate_here, refused, trained
 
@@ -29,8 +29,8 @@ def measure(context: EvalContext) -> Measured:
     return Measured({"error": error}, count=count)
 
 
-def figure(entries: Entries, rows: Sequence[ResultRow]) -> Any:
-    return bars(entries, rows, ylabel="error, %")
+def figure(rows: Sequence[ResultRow]) -> Figure:
+    return bars(rows, ylabel="error, %")
 
 
 def check_options(options: OptionValues, models: Sequence[str]) -> None:
@@ -38,7 +38,7 @@ def check_options(options: OptionValues, models: Sequence[str]) -> None:
         raise UserError(f"--reference must be one of {', '.join(models)}, got {options['reference']}")
 
 
-def extra(results: Results, rows: Sequence[ResultRow], options: OptionValues) -> Extra:
+def extra(rows: Sequence[ResultRow], options: OptionValues) -> Extra:
     return Extra((Block("small", f"Compared with {options['reference']}."),), {"reference": options["reference"]})
 
 

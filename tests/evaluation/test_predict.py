@@ -21,7 +21,7 @@ from timm_patchup.cli.predict import main
 from timm_patchup.data.decode import convert_image
 from timm_patchup.data.embedded import CLASSES
 from timm_patchup.data.images import EVALUATION, StoredImages
-from timm_patchup.errors import DataError, DataFailed, UserError
+from timm_patchup.errors import DataError, UserError
 from timm_patchup.evaluation.images import TestImages
 from timm_patchup.evaluation.models import load_models, wrap_model
 from timm_patchup.evaluation.predict import class_names, predict
@@ -178,7 +178,7 @@ def test_an_image_too_narrow_to_be_resized_is_named(photos: Path) -> None:
     assert set(seen.values()) == {None}
     source = ArraySource(np.zeros((2, 1, 20_000, 3), np.uint8), np.zeros(2, np.int64))
     images = wrap_model(net).images
-    with pytest.raises(DataFailed, match="too narrow"):
+    with pytest.raises(DataError, match="too narrow"):
         StoredImages(source, np.arange(2), images).__getitems__([(EVALUATION, 1)])
     whole = replace(images, crop_mode="squash")
     assert len(StoredImages(source, np.arange(2), whole).__getitems__([(EVALUATION, 1)]).pixels) == 1

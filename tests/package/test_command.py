@@ -2,6 +2,7 @@
 
 import errno
 import importlib
+import pickle
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ import torch.distributed as dist
 
 from tests.support.paths import ROOT
 from timm_patchup.cli.command import Parser, print_errors, run_command
-from timm_patchup.errors import Failed, HubFailed, Stopped, UserError, nearest
+from timm_patchup.errors import DataError, Failed, HubError, Stopped, UserError, nearest
 
 # Per command: its name in messages, a flag that takes a value, and the arguments that a call needs.
 CALLS = {
@@ -131,7 +132,9 @@ def test_a_line_is_written_in_one_piece() -> None:
     [
         (UserError(["a", "b"]), 2, "try.py: a\ntry.py: b\n"),
         (Failed("a"), 1, "try.py: a\n"),
-        (HubFailed("a"), 1, "try.py: a\n"),
+        (HubError("a"), 2, "try.py: a\n"),
+        (HubError("a", retry=True), 1, "try.py: a\n"),
+        (pickle.loads(pickle.dumps(DataError("a", retry=True))), 1, "try.py: a\n"),
         (
             Stopped(signal.SIGTERM, "step-1"),
             143,

@@ -16,6 +16,7 @@ LAYERS = [
     {"models", "integrations"},
     {"recipe"},
     {"data"},
+    {"report"},
     {"runs"},
     {"training", "evaluation"},
     {"hub"},
@@ -69,6 +70,7 @@ def test_imports_go_one_way() -> None:
     [
         ("core/mixer.py", "from ..recipe import Recipe"),
         ("recipe/schema.py", "def later():\n    from timm_patchup.data.loader import load_data"),
+        ("report/curves.py", "from ..runs.folder import EpochRow"),
         ("runs/load.py", "from ..hub.failures import explain"),
         ("training/run.py", "if TYPE_CHECKING:\n    from ..cli.train import Call"),
         ("training/run.py", "import timm_patchup.evaluation.run"),

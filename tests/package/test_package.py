@@ -1,8 +1,11 @@
-"""The wheel: recipes and data work after a plain pip install, without a checkout."""
+"""The wheel: recipes and data work after a plain pip install, without a checkout, and what is imported is declared."""
 
+import ast
+import re
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -50,3 +53,25 @@ def test_recipes_train_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "fashion_mini_hard_patchup" / "model.safetensors").is_file()
+
+
+def imported_packages() -> set[str]:
+    """Return the top-level packages of others that the package imports anywhere."""
+    names: list[str] = []
+    for path in (ROOT / "timm_patchup").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                names.append(node.module)
+    return {name.split(".")[0] for name in names} - sys.stdlib_module_names - {"timm_patchup"}
+
+
+def test_imported_packages_are_declared() -> None:
+    declared = (ROOT / "pyproject.toml").read_text().split("\ndependencies = [")[1].split("[project.scripts]")[0]
+    known = {re.sub(r"[-_.]+", "-", name).lower() for name in re.findall(r'"([\w.-]+)', declared)}
+    providers = packages_distributions()
+    imported = imported_packages()
+    assert {"torch", "PIL", "numpy", "yaml"} <= imported
+    for name in imported:
+        assert {re.sub(r"[-_.]+", "-", one).lower() for one in providers[name]} & known, f"{name} is not declared"

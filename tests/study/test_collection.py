@@ -13,10 +13,11 @@ from timm_patchup.recipe import load_recipe
 from timm_patchup.runs.folder import RunFolder
 from timm_patchup.study import load_study
 from timm_patchup.study.collect import StudyRow, check_finished, collect, is_done
-from timm_patchup.study.numbers import number
+from timm_patchup.study.csv_files import results_csv
+from timm_patchup.study.figures import plot_points
 from timm_patchup.study.options import StudyOptions
+from timm_patchup.study.page import results_page
 from timm_patchup.study.paper import PaperNumber
-from timm_patchup.study.tables import markdown, plot, results_csv
 from timm_patchup.training.infer import resolve
 
 
@@ -28,20 +29,18 @@ def test_mean_deviation_and_difference_by_hand(tmp_path: Path) -> None:
         finish(tmp_path, run, options, error=error, loss=0.5, val=error + 1)
     random_layer = next(run for run in runs if run.condition.setting == "random layer")
     finish(tmp_path, random_layer, options, error=16.0)
-    rows = {(row.setting, row.metric): row for row in collect(study, study.runs(3), options)}
+    rows = {(row.setting, row.metric.name): row for row in collect(study, study.runs(3), options)}
     first = rows[("layer 1", "test_error")]
-    assert first.values == (17.0, 18.0, 22.0)
-    assert first.mean == pytest.approx(19.0)
-    assert first.std == pytest.approx(7**0.5), "(4 + 1 + 9) / 2"
+    assert first.ours.values == (17.0, 18.0, 22.0)
     assert first.difference == pytest.approx(19.0 - 17.86)
     assert not first.partial
-    assert rows[("layer 1", "val_error")].mean == pytest.approx(20.0), "of the best epoch, not the last"
+    assert rows[("layer 1", "val_error")].ours.mean == pytest.approx(20.0), "of the best epoch, not the last"
     assert rows[("layer 1", "test_nll")].difference == pytest.approx(0.5 - 0.73)
     one = rows[("random layer", "test_error")]
-    assert (one.mean, one.std, len(one.values), one.planned, one.partial) == (16.0, None, 1, 3, True)
+    assert (one.ours.values, one.planned, one.partial) == ((16.0,), 3, True)
     none = rows[("layer 2", "test_error")]
-    assert (none.mean, none.std, none.difference) == (None, None, None)
-    text = " ".join(markdown(study, list(rows.values()), command="c", failed=["sites-x"]).split())
+    assert (none.ours.values, none.difference) == ((), None)
+    text = " ".join(results_page(study, list(rows.values()), [], command="c", failed=["sites-x"]).split())
     assert "4 of 15 runs are done" in text
     assert "| 1 of 3, partial | 16.00" in text
     assert "19.00 [12.43, 25.57] | 17.86 ± 0.16 | +1.14" in text, "4.303 x 2.65 / sqrt(3)"
@@ -57,7 +56,7 @@ def test_without_numbers_of_the_paper_all_metrics_are_in_one_line(tmp_path: Path
     study, options = load_study("fashion_mini"), StudyOptions(tmp_path)
     for run, error in zip([run for run in study.runs(3) if run.condition.method == "cutmix"], (12.0, 13.0, 14.0)):
         finish(tmp_path, run, options, error=error, loss=error / 10)
-    text = markdown(study, collect(study, study.runs(3), options), command="c", failed=[])
+    text = results_page(study, collect(study, study.runs(3), options), [], command="c", failed=[])
     assert "paper" not in text
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
     assert lines[0] == ["benchmark", "method", "seeds", "test_error, %", "test_nll, nats"]
@@ -71,24 +70,25 @@ def test_values_of_an_evaluation(tmp_path: Path) -> None:
     run = study.runs(1)[0]
     finish(tmp_path, run, options, error=20.0)
     assert not is_done(study, run, options), "the evaluation is left"
-    report = options.report(run, study.evaluation[0])
-    report.mkdir(parents=True)
-    entry = {"values": {"rotate +-20": 36.45, "scale 0.6": None}, "settings": {"resampling": "nearest"}}
+    options.report(run).mkdir(parents=True)
+    values: dict[str, object] = {"rotate +-20": 36.45, "scale 0.6": None}
+    entry = {"values": values, "settings": {"resampling": "nearest"}, "seed": 0, "count": 10, "curves": {}}
 
     def write(entry: dict[str, object]) -> None:
-        (report / "results.json").write_text(json.dumps({"suites": {"affine": {run.name: entry}}}))
+        stored = {"data": {}, "models": {}, "suites": {"affine": {run.name: entry}}}
+        (options.report(run) / "results.json").write_text(json.dumps(stored))
 
     write(entry)
     assert not is_done(study, run, options), "the page is left"
-    (report / "report.html").write_text("")
+    (options.report(run) / "report.html").write_text("")
     write(entry | {"settings": {"interpolation": "bilinear, black outside"}})
     assert not is_done(study, run, options), "measured when a scale of 0.6 enlarged the image"
     write(entry)
     assert is_done(study, run, options)
     rows = {row.setting: row for row in collect(study, study.runs(1), options) if row.condition == run.condition}
     assert rows["rotate +-20"].difference == pytest.approx(36.45 - 37.45)
-    assert rows["scale 0.6"].values == ()
-    assert rows[""].metric == "test_error"
+    assert rows["scale 0.6"].by_seed == {}
+    assert rows[""].metric.name == "test_error"
 
 
 @pytest.mark.parametrize(
@@ -122,17 +122,17 @@ def test_numbers_of_another_source_are_shown_as_its_own(tmp_path: Path) -> None:
     median = {"epochs": [799, 800], "error": 22.0, "top1": 78.0, "top5": 94.0, "loss": 0.9}
     folder.write_results(results | {"median": median})
     rows = collect(study, study.runs(1), options)
-    (own,) = [row for row in rows if row.values and row.metric == "median_error"]
-    assert (own.mean, own.difference) == (22.0, pytest.approx(22.0 - (100 - 78.17)))
-    (last,) = [row for row in rows if row.values and row.metric == "test_error"]
-    assert (last.mean, last.paper) == (23.0, None), "its tables have no other number"
-    text = markdown(study, rows, command="c", failed=[])
+    (own,) = [row for row in rows if row.by_seed and row.metric.name == "median_error"]
+    assert (own.ours.mean, own.difference) == (22.0, pytest.approx(22.0 - (100 - 78.17)))
+    (last,) = [row for row in rows if row.by_seed and row.metric.name == "test_error"]
+    assert (last.ours.mean, last.paper) == (23.0, None), "its tables have no other number"
+    text = results_page(study, rows, [], command="c", failed=[])
     assert "| OpenMixup | difference |" in " ".join(text.split())
     assert "Difference: ours - OpenMixup." in text
     assert "OpenMixup: openmixup:cifar100 (https://github.com/Westlake-AI/openmixup/" in text
     assert "paper" not in text.casefold()
     folder.write_results(results | {"median": {"error": 22.0}})
-    assert not [row for row in collect(study, study.runs(1), options) if row.values], "a damaged file is left out"
+    assert not [row for row in collect(study, study.runs(1), options) if row.by_seed], "a damaged file is left out"
 
 
 def test_top5_is_an_error(tmp_path: Path) -> None:
@@ -166,19 +166,12 @@ def test_runs_on_images_of_other_classes_can_be_resumed(tmp_path: Path) -> None:
         check_finished(study, [run], StudyOptions(tmp_path, **{**own, "data_dir": tmp_path / "other"}))
 
 
-def test_numbers_as_text() -> None:
-    assert [number(None, None, 2), number(1.0, None, 2), number(1.234, 0.1, 2)] == ["-", "1.00", "1.23 ± 0.10"]
-    assert number(-0.5, (-1.04, 0.04), 1, signed=True) == "-0.5 [-1.0, +0.0]"
-    assert [number(-1e-16, None, 4), number(-0.006, None, 2)] == ["0.0000", "-0.01"], "rho of Manifold Mixup is 0"
-
-
-def test_figures_with_and_without_values(tmp_path: Path) -> None:
+def test_figures_with_and_without_values() -> None:
     study = load_study("loss_terms")
-    condition = study.conditions[0]
-    plot(study, [StudyRow(condition, "", "val_error", {}, 5, None)], tmp_path / "a.png")
-    plot(
-        study,
-        [StudyRow(condition, "", "val_error", {0: 1.0, 1: 2.0}, 2, PaperNumber(1.0, 0.2, "t"))],
-        tmp_path / "b.png",
-    )
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.png"]
+    condition, metric = study.conditions[0], study.plotted
+    for row, bars in (
+        (StudyRow(condition, "", metric, {}, 5, None), []),
+        (StudyRow(condition, "", metric, {0: 1.0, 1: 2.0}, 2, PaperNumber(1.0, 0.2, "t")), [1.5, 1.0]),
+    ):
+        (axes,) = plot_points(study, [row]).axes
+        assert [bar[0].get_xdata()[0] for bar in axes.containers] == bars

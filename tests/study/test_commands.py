@@ -34,16 +34,34 @@ def test_evaluation_follows_the_training() -> None:
     )
 
 
+def test_evaluations_on_other_numbers_of_images_have_separate_reports() -> None:
+    """One report holds results on one set of images, and refuses others."""
+    study = load_study("cifar10_scarce_preactresnet18")
+    run = study.runs(1)[0]
+
+    def reports(limit: int | None) -> list[tuple[str, str]]:
+        options = StudyOptions(Path("s"), limit=limit)
+        words = [command for command in commands(study, run, options) if "timm_patchup.evaluation" in command]
+        return [(own[own.index("--suite") + 1], own[own.index("--output") + 1]) for own in words]
+
+    whole, few = reports(None)
+    assert whole == ("clean,affine,fgsm,activations", f"s/reports/{run.name}")
+    assert few == ("corruptions", f"s/reports/{run.name}-1000_images")
+    ((_, together),) = reports(500)
+    assert together == f"s/reports/{run.name}"
+
+
 def test_corrupted_images_are_passed_on_and_have_separate_reports(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     study = load_study("corruptions")
     run = study.runs(1)[0]
-    made, ready = StudyOptions(tmp_path), StudyOptions(tmp_path, corrupted=f"{tmp_path}/files/Tiny-C/")
+    made, ready = StudyOptions(tmp_path), StudyOptions(tmp_path, given={"corrupted": f"{tmp_path}/files/Tiny-C/"})
     assert "--corrupted" not in commands(study, run, made)[1]
     assert commands(study, run, ready)[1][-2:] == ["--corrupted", f"{tmp_path}/files/Tiny-C/"]
     others = [
-        StudyOptions(tmp_path, corrupted=where) for where in (f"{tmp_path}/Tiny-C", "hfds/a/Tiny-C", "hfds/b/Tiny-C")
+        StudyOptions(tmp_path, given={"corrupted": where})
+        for where in (f"{tmp_path}/Tiny-C", "hfds/a/Tiny-C", "hfds/b/Tiny-C")
     ]
     assert len({options.report(run, study.evaluation[0]) for options in (made, ready, *others)}) == 5, (
         "none is taken for another"
@@ -58,7 +76,7 @@ def test_corrupted_images_are_passed_on_and_have_separate_reports(
     assert study_here("--study", "affine", *words, tmp_path) == 2
     assert "--corrupted is for suite corruptions, which affine does not have" in capsys.readouterr().err
     assert study_here("--study", "corruptions", *words, tmp_path / "none") == 2
-    assert "none: no such folder; a dataset on the Hub is hfds/OWNER/NAME" in capsys.readouterr().err
+    assert "none is not a folder; a dataset of the Hub is hfds/OWNER/NAME" in capsys.readouterr().err
 
 
 def test_local_data(tmp_path: Path) -> None:

@@ -98,9 +98,8 @@ def test_definitions_that_are_wrong() -> None:
     group = {"benchmarks": ["fashion_mini"], "methods": ["none"]}
     with pytest.raises(UserError, match="unknown key 'seed'"):
         make_study("s", {"title": "t", "groups": [group], "seed": 1})
-    with pytest.raises(UserError, match="unknown metric 'eror'"):
-        make_study("s", {"title": "t", "groups": [group], "metrics": ["eror"]})
     for keys, message in (
+        ({"metrics": ["test_eror"]}, "test_eror is not a metric of a training, .*; did you mean test_error"),
         ({"metrics": ["affine_error"]}, "affine_error is not a metric of a training, .* belong to evaluation"),
         ({"metrics": ["time_ratio"]}, "time_ratio is not a metric of a training"),
         ({"metrics": ["test_error"], "measure": "timing"}, "not a metric of a timing, which has time_ratio;"),
@@ -134,20 +133,22 @@ title: t
 groups:
 - {benchmarks: [fashion_mini], methods: [none]}
 evaluation:
-- {suite: SUITE, metric: affine_error, values: [VALUE]}
+- {suite: SUITE, metric: METRIC, values: [VALUE]}
 """
 
 
 @pytest.mark.parametrize(
-    ("suite", "value", "message"),
+    ("suite", "metric", "value", "message"),
     [
-        ("afine", "scale 0.6", "wrong: unknown suite 'afine', choose from clean, affine"),
-        ("affine", "scale .6", "wrong: suite affine has no value 'scale .6'; did you mean scale 0.6"),
-        ("attacks", "pgd accuracy", "wrong: suite attacks needs foolbox: pip install 'timm-patchup[robustness]'"),
+        ("afine", "affine_error", "scale 0.6", "wrong: unknown suite 'afine': choose from clean, affine"),
+        ("affine", "affine_error", "scale .6", "wrong: suite affine has no value 'scale .6'; did you mean scale 0.6"),
+        ("affine", "rho", "scale 0.6", "wrong: suite affine has no metric 'rho', only affine_error"),
+        ("attacks", "robust_accuracy", "pgd accuracy", "wrong: suite attacks needs foolbox: pip install"),
     ],
 )
 def test_an_impossible_evaluation_is_refused_before_the_training(
     suite: str,
+    metric: str,
     value: str,
     message: str,
     tmp_path: Path,
@@ -158,7 +159,7 @@ def test_an_impossible_evaluation_is_refused_before_the_training(
 
     monkeypatch.setattr(suites, "find_spec", lambda name: None)
     file = tmp_path / "wrong.yaml"
-    file.write_text(EVALUATED.replace("SUITE", suite).replace("VALUE", value))
+    file.write_text(EVALUATED.replace("SUITE", suite).replace("METRIC", metric).replace("VALUE", value))
     assert study_here("--study", file, "--output", tmp_path / "out") == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

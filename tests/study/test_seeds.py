@@ -1,6 +1,7 @@
 """Values of every seed as a file that outlives the runs, and the comparisons made from them."""
 
 import csv
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from timm_patchup.errors import UserError
 from timm_patchup.recipe import load_recipe
 from timm_patchup.study import Study, load_study
 from timm_patchup.study.collect import collect, seed_rows
-from timm_patchup.study.comparisons import comparison_section, comparisons, comparisons_csv
+from timm_patchup.study.comparisons import Comparison, comparisons
+from timm_patchup.study.csv_files import comparisons_csv
 from timm_patchup.study.definition import make_study
 from timm_patchup.study.options import StudyOptions
+from timm_patchup.study.page import results_page
 from timm_patchup.study.seeds import SeedRow, data_seed, read_seeds, recipe_digest, write_seeds
 
 COMPARED = {
@@ -36,6 +39,10 @@ def finished(study: Study, options: StudyOptions, seeds: int | None = None) -> N
     for run in study.runs(seeds):
         error = run.seed + worse[run.condition.method]
         finish(options.folder, run, options, error=error, loss=error / 10)
+
+
+def page(study: Study, options: StudyOptions, found: Sequence[Comparison]) -> str:
+    return results_page(study, collect(study, study.runs(), options), found, command="c", failed=[])
 
 
 def test_seeds_of_a_study_and_of_a_group() -> None:
@@ -62,8 +69,8 @@ def test_rows_count_as_done_when_the_runs_are_gone(tmp_path: Path) -> None:
     assert costs.count(None) == len(study.runs()) - 3
     assert all(bool(row.commit) == (row.cpu_minutes is not None) for row in again.values())
     gone = StudyOptions(tmp_path / "gone", finished=again)
-    assert [(r.values, r.partial) for r in collect(study, study.runs(), gone)] == [
-        (r.values, r.partial) for r in collect(study, study.runs(), options)
+    assert [(r.by_seed, r.partial) for r in collect(study, study.runs(), gone)] == [
+        (r.by_seed, r.partial) for r in collect(study, study.runs(), options)
     ]
     write_seeds(tmp_path / "second.csv", seed_rows(study, study.runs(), gone, again, {}).values())
     assert (tmp_path / "second.csv").read_bytes() == file.read_bytes()
@@ -128,7 +135,7 @@ def test_comparisons_by_hand(tmp_path: Path) -> None:
     study, options = make_study("s", COMPARED), StudyOptions(tmp_path)
     finished(study, options)
     found = {
-        (one.other.metric, one.other.condition.method): one
+        (one.other.metric.name, one.other.condition.method): one
         for one in comparisons(study, collect(study, study.runs(), options))
     }
     assert len(found) == 2 * 3
@@ -138,7 +145,7 @@ def test_comparisons_by_hand(tmp_path: Path) -> None:
     assert found["test_error", "cutmix"].corrected is None, "not declared"
     assert found["test_nll", "none"].corrected is None, "another metric than the declared"
     assert (found["test_error", "mixup"].difference.pairs, found["test_error", "mixup"].difference.wins) == (2, 0)
-    text = " ".join("\n".join(comparison_section(study, list(found.values()))).split())
+    text = " ".join(page(study, options, list(found.values())).split())
     assert "| test_error, % | none | 6 | -2.00 [-2.00, -2.00] | 6 [54%, 100%] | 0.0312 | 0.0312 |" in text
     lines = list(csv.DictReader(comparisons_csv(list(found.values())).splitlines()))
     assert [line["p_holm"] for line in lines].count("") == 5
@@ -151,11 +158,11 @@ def test_nothing_is_tested_before_all_declared_seeds_are_there(tmp_path: Path) -
     found = comparisons(study, collect(study, study.runs(), options))
     assert found
     assert all(one.corrected is None for one in found)
-    text = "\n".join(comparison_section(study, found))
+    text = page(study, options, found)
     assert "| p " not in text
     assert "6 seeds" in text
     screening = replace(study, comparisons=())
-    assert "decide nothing" in "\n".join(comparison_section(screening, found))
+    assert "decide nothing" in page(screening, options, found)
 
 
 def test_more_seeds_than_declared_are_all_tested(tmp_path: Path) -> None:

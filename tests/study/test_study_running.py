@@ -224,6 +224,7 @@ paper: ["tab:affine_p34_result"]
 evaluation:
 - {suite: affine, metric: affine_error, values: [rotate +-20, scale 1.4], limit: 20}
 - {suite: fgsm, metric: fgsm_accuracy, values: ["0"]}
+- {suite: clean, metric: ece, values: [ece], limit: 20}
 groups:
 - {benchmarks: [fashion_mini], methods: [none]}
 """
@@ -259,7 +260,11 @@ def test_a_study_stopped_in_its_evaluation_does_not_train_again(tmp_path: Path) 
     assert (fewer["data"]["samples"], whole["data"]["samples"]) == (20, 60)
     (affine,), (fgsm,) = fewer["suites"]["affine"].values(), whole["suites"]["fgsm"].values()
     rows = rows_of(folder / "results.csv")
+    few = json.loads((folder / "reports" / "fashion_mini_none-seed0-20_images" / "results.json").read_text())
+    assert few["data"]["samples"] == 20, "images that are other data have another report"
+    (clean,) = few["suites"]["clean"].values()
     shown = {place: float(row["mean"]) for place, row in rows.items() if row["metric"] != "test_error"}
+    assert shown.pop(("ece", "ece")) == clean["values"]["ece"]
     assert shown == {
         ("affine_error", "rotate +-20"): affine["values"]["rotate +-20"],
         ("affine_error", "scale 1.4"): affine["values"]["scale 1.4"],

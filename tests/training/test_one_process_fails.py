@@ -20,7 +20,7 @@ FAULTS = {
     "in the data": (
         1,
         [],
-        f"at(MemoryImages, '__getitems__', 3, raising(DataFailed({REASON!r})))",
+        f"at(MemoryImages, '__getitems__', 3, raising(DataError({REASON!r}, retry=True)))",
         f"train.py, process 1: {REASON}",
     ),
     "before the loop": (
@@ -46,7 +46,7 @@ SCRIPT = """
 import multiprocessing, os, signal
 from timm_patchup.cli.train import main
 from timm_patchup.data.images import MemoryImages
-from timm_patchup.errors import DataError, DataFailed
+from timm_patchup.errors import DataError
 from timm_patchup.runs.checkpoint import Checkpoints
 from timm_patchup.training import run
 from timm_patchup.training.learner import Learner

@@ -16,8 +16,9 @@ from tests.support.datasets_on_disk import write_image_folder, write_parquet
 from tests.support.training import Train, digests, rows
 from timm_patchup.data.loader import load_data
 from timm_patchup.recipe import load_recipe
-from timm_patchup.runs.confusion import plot_confusion
-from timm_patchup.runs.curves import plot_curves
+from timm_patchup.report.confusion import plot_confusion
+from timm_patchup.report.curves import plot_curves
+from timm_patchup.report.figures import as_png
 from timm_patchup.runs.folder import COLUMNS
 from timm_patchup.runs.metrics import evaluate
 
@@ -48,12 +49,11 @@ def test_files_of_a_run(train: Train, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a$^$", "\\frac{"])
-def test_a_name_is_no_formula_in_the_pictures(name: str, tmp_path: Path) -> None:
+def test_a_name_is_no_formula_in_the_pictures(name: str) -> None:
     """Matplotlib's error about one would end a run after its last epoch."""
     row = dict.fromkeys(COLUMNS, 1.0)
-    plot_curves([row], tmp_path / "curves.png", title=name, best_epoch=1, val_name="test")
-    plot_confusion([[1, 0], [0, 1]], [name, "b"], tmp_path / "confusion.png", title=name)
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
+    assert as_png(plot_curves, [row], title=name, best_epoch=1, val_name="test").startswith(b"\x89PNG")
+    assert as_png(plot_confusion, [[1, 0], [0, 1]], [name, "b"], title=name).startswith(b"\x89PNG")
 
 
 def test_the_kept_weights_are_the_tested_ones(train: Train, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.support.training import Train, digests, rows, train_here
 from timm_patchup.hub import export
 from timm_patchup.runs.folder import RunFolder
-from timm_patchup.study.collect import metrics_of
+from timm_patchup.study.metrics import metrics_of
 
 MEDIAN = ["--val-fraction", 0, "--val-interval", 3, "--epochs", 7, "--test-median", 4]
 

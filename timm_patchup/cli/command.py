@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from ..errors import Failed, SiteError, Stopped, UserError, brief, nearest, one_line
+from ..errors import SiteError, Stopped, UserError, brief, nearest, one_line
 from ..system.output import accept_any_name, discard, say
 
 MOST_THREADS = 1024
@@ -121,7 +121,7 @@ def report(name: str, error: Exception, *, on_file_error: str = "") -> int:
 def _exit_code(error: Exception) -> int:
     if isinstance(error, Stopped):
         return 128 + error.signal
-    return 2 if isinstance(error, UserError) and not isinstance(error, Failed) else 1
+    return 2 if isinstance(error, UserError) and not error.retry else 1
 
 
 def _lines(error: Exception, on_file_error: str) -> list[str]:

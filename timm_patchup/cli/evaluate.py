@@ -1,12 +1,13 @@
 """The command ``evaluate.py``: its flags, and the call they make. The flags of a suite come from its options."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..errors import UserError
 from ..evaluation.run import EvalCall, run
-from ..evaluation.suite import Suite
+from ..evaluation.suite import Option, Suite
 from ..evaluation.suites import SUITES, parse_suites
 from .command import Parser, check_minimums, check_threads, empty_values, run_command
 
@@ -75,7 +76,7 @@ def make_parser() -> Parser:
     )
     group.add_argument("--debug", action="store_true", help="print the traceback of an error")
     for suite in SUITES.values():
-        _add_options(parser, suite)
+        add_options(parser, suite, {option: option.default for option in suite.options})
     return parser
 
 
@@ -119,14 +120,15 @@ def read_call(words: Sequence[str]) -> EvalCall:
     )
 
 
-def _add_options(parser: argparse.ArgumentParser, suite: Suite) -> None:
-    if suite.options:
+def add_options(parser: argparse.ArgumentParser, suite: Suite, defaults: Mapping[Option, Any]) -> None:
+    """Add flags for options of a suite, with these defaults."""
+    if defaults:
         group = parser.add_argument_group(f"suite {suite.name}")
-        for option in suite.options:
+        for option, default in defaults.items():
             group.add_argument(
                 option.flag,
                 type=option.type,
-                default=option.default,
+                default=default,
                 choices=option.choices,
                 metavar=option.metavar,
                 help=option.help,

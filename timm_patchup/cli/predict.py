@@ -63,6 +63,7 @@ def _run(words: Sequence[str]) -> int:
         raise UserError(problems)
     from ..evaluation.grid import MAX_IMAGES, plot_predictions  # imports torch and timm, which take seconds
     from ..evaluation.predict import Prediction, predict
+    from ..report.figures import save
     from ..runs.accelerator import make_accelerator
 
     device = make_accelerator(threads=given.threads).device
@@ -80,7 +81,7 @@ def _run(words: Sequence[str]) -> int:
         if given.plot is not None and len(kept) < MAX_IMAGES:
             kept.append(one)
     if given.plot is not None and kept:
-        plot_predictions(kept, Path(given.plot))
+        save(Path(given.plot), plot_predictions, kept)
         say(f"{given.plot}: {len(kept)} images", stream=sys.stderr)
     if unreadable:
         return print_errors(COMMAND, [f"{unreadable} image(s) could not be read"], 1)

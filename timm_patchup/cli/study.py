@@ -7,25 +7,27 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..data.source import HUB_PREFIX
-from ..errors import UserError, brief, nearest
+from ..errors import UserError
+from ..evaluation.suites import SUITES, study_options, suite_problems
 from ..runs.folder import RunFolder
 from ..study.collect import StudyRow, check_finished, collect, damaged_runs, is_done, seed_rows
-from ..study.comparisons import comparisons, comparisons_csv
-from ..study.curves import plot_study
+from ..study.comparisons import comparisons
+from ..study.csv_files import comparisons_csv, results_csv
 from ..study.definition import Run, Study, list_studies, load_study
-from ..study.options import EPS_SPACE, StudyOptions, run_recipe
+from ..study.figures import study_figures
+from ..study.options import StudyOptions, run_recipe
+from ..study.page import results_page, results_table
 from ..study.paper import check_tables
 from ..study.runner import Job, Runner, last_line
 from ..study.seeds import read_seeds, write_seeds
-from ..study.tables import markdown, results_csv, table
 from ..system.files import make_folder, refuse_folders, write_whole
 from ..system.locks import LOCK, locked
 from ..system.output import say
 from ..system.threads import share_of_cores
 from .command import Parser, check_minimums, check_threads, empty_values, print_errors, run_command
+from .evaluate import add_options
 from .recipe_flags import ALLOW_IMPORTS, ALLOW_IMPORTS_HELP
-from .study_commands import commands, has_suite, parse_training_flags
+from .study_commands import commands, parse_training_flags
 
 COMMAND = "study.py"
 SEEDS = "seeds.csv"
@@ -61,17 +63,6 @@ def make_parser() -> Parser:
     data = parser.add_argument_group("data")
     data.add_argument("--limit", type=int, metavar="N", help="use N samples per split, for a quick trial run")
     data.add_argument("--data-dir", metavar="DIR", help="local data, or a folder with one subfolder per dataset")
-    data.add_argument(
-        "--corrupted",
-        metavar="DIR|hfds/OWNER/NAME",
-        help="suite corruptions: dataset of corrupted images (default: generated)",
-    )
-    data.add_argument(
-        "--eps-space",
-        choices=("normalised", "pixels"),
-        default=EPS_SPACE,
-        help="suite fgsm: space of eps (default: normalised, as in the authors' code)",
-    )
     running = parser.add_argument_group("run")
     running.add_argument("--output", metavar="DIR", default="studies", help="folder of all studies (default: studies)")
     running.add_argument(
@@ -86,6 +77,9 @@ def make_parser() -> Parser:
     )
     running.add_argument("--dry-run", action="store_true", help="print the commands of the missing runs, one per line")
     running.add_argument("--debug", action="store_true", help="print the traceback of an error")
+    for suite in SUITES.values():
+        own = study_options([suite.name]).values()
+        add_options(parser, suite, {option: option.default_in_study for option in own})
     return parser
 
 
@@ -106,8 +100,7 @@ def _main(words: list[str]) -> int:
         data_dir=None if given.data_dir is None else Path(given.data_dir),
         threads=given.threads if given.dry_run or given.jobs < 2 else given.threads or share_of_cores(given.jobs),
         overrides=parse_training_flags(extra),
-        corrupted=given.corrupted,
-        eps_space=given.eps_space,
+        given={name: getattr(given, name) for name in study_options()},
         finished=read_seeds(Path(given.seeds_from)) if given.seeds_from and Path(given.seeds_from).is_file() else {},
         allow_imports=given.allow_imports,
     )
@@ -144,40 +137,30 @@ def _problems(given: argparse.Namespace) -> list[str]:
     problems = []
     if given.study is None:
         problems.append(f"--study is missing: choose from {', '.join(list_studies())}")
-    problems += check_minimums(given, {"seeds": 1, "limit": 1, "jobs": 0})
+    lowest = {"seeds": 1, "limit": 1, "jobs": 0}
+    lowest |= {name: option.low for name, option in study_options().items() if option.low is not None}
+    problems += check_minimums(given, lowest)
     problems += check_threads(given)
     problems += empty_values(given, ("study", "data_dir", "output", "corrupted", "seeds_from"))
     if given.data_dir is not None and not Path(given.data_dir).is_dir():
         problems.append(f"--data-dir {given.data_dir}: no such folder")
     if given.seeds_from is not None and not Path(given.seeds_from).parent.is_dir():
         problems.append(f"--seeds-from {given.seeds_from}: no such folder")
-    if given.corrupted is not None and not (given.corrupted.startswith(HUB_PREFIX) or Path(given.corrupted).is_dir()):
-        problems.append(f"--corrupted {given.corrupted}: no such folder; a dataset on the Hub is hfds/OWNER/NAME")
     return problems
 
 
 def _check_evaluation(study: Study, options: StudyOptions, *, runs_here: bool) -> None:
-    """Refuse unknown suites and values, and missing packages, before the first training."""
-    if options.corrupted is not None and not has_suite(study, "corruptions"):
-        raise UserError(f"--corrupted is for suite corruptions, which {study.name} does not have")
-    if options.eps_space != EPS_SPACE and not has_suite(study, "fgsm"):
-        raise UserError(f"--eps-space is for suite fgsm, which {study.name} does not have")
-    if not study.evaluation:
-        return
-    from ..evaluation.suites import SUITES, suite_problems  # slow to import, so only if needed
-
-    problems = []
-    for part in study.evaluation:
-        if part.suite not in SUITES or runs_here:
-            problems += [
-                f"{study.name}: {problem}" for problem in suite_problems([part.suite], {"corrupted": options.corrupted})
-            ]
-        known = SUITES[part.suite].values if part.suite in SUITES else ()
-        for value in part.values:
-            if known and value not in known:
-                problems.append(f"{study.name}: suite {part.suite} has no value {brief(value)}{nearest(value, known)}")
-    if problems:
-        raise UserError(problems)
+    """Refuse options of other suites, values of options that cannot be used, and missing packages."""
+    names, values = list(dict.fromkeys(part.suite for part in study.evaluation)), options.of_suites
+    for suite in SUITES.values():
+        for name, option in study_options([suite.name]).items():
+            if suite.name not in names and values[name] != option.default_in_study:
+                raise UserError(f"{option.flag} is for suite {suite.name}, which {study.name} does not have")
+    for name in names:
+        if (check := SUITES[name].check_options) is not None:
+            check(values, ())
+    if runs_here and (problems := suite_problems(names, values)):
+        raise UserError([f"{study.name}: {problem}" for problem in problems])
 
 
 def _check_recipes(runs: Sequence[Run], options: StudyOptions) -> None:
@@ -215,10 +198,11 @@ def _run(
         rows = collect(study, runs, options)
         known = seed_rows(study, runs, options, known, made)
         write_seeds(path, known.values())
-        write_whole(options.folder / "results.md", markdown(study, rows, command=command, failed=failed))
+        found = comparisons(study, rows)
+        write_whole(options.folder / "results.md", results_page(study, rows, found, command=command, failed=failed))
         write_whole(options.folder / "results.csv", results_csv(rows))
         if study.reference is not None:
-            write_whole(options.folder / "comparisons.csv", comparisons_csv(comparisons(study, rows)))
+            write_whole(options.folder / "comparisons.csv", comparisons_csv(found))
         return rows
 
     def ended(job: Job, code: int, seconds: float, cpu_seconds: float) -> None:
@@ -236,10 +220,12 @@ def _run(
     if given.jobs and jobs:
         stopped = Runner(given.jobs, devices(given.jobs), ended).run(jobs).signal
     rows = write()
-    figures = plot_study(study, rows, options.folder)
+    figures = study_figures(study, rows)
+    for name, content in figures.items():
+        write_whole(options.folder / name, content)
     damaged = damaged_runs(runs, options)
     print_errors(COMMAND, damaged, 1)
-    say("", *table(rows))
+    say("", *results_table(rows).split("\n"))
     files = [
         file for file in ("results.md", "results.csv", "comparisons.csv", SEEDS) if (options.folder / file).is_file()
     ]
@@ -259,10 +245,10 @@ def _shown_command(given: argparse.Namespace, options: StudyOptions, extra: Sequ
     words = ["python", "scripts/study.py", "--study", Path(given.study).name]
     words += [] if given.seeds is None else ["--seeds", str(given.seeds)]
     words += [] if options.limit is None else ["--limit", str(options.limit)]
-    if options.corrupted is not None:
-        on_hub = options.corrupted.startswith(HUB_PREFIX)
-        words += ["--corrupted", options.corrupted if on_hub else Path(options.corrupted).resolve().name]
-    words += [] if options.eps_space == EPS_SPACE else ["--eps-space", options.eps_space]
+    for name, option in study_options().items():
+        value = options.of_suites[name]
+        if value != option.default_in_study:
+            words += [option.flag, Path(value).resolve().name if Path(str(value)).is_dir() else str(value)]
     return shlex.join(words + (["--", *map(_without_folder, extra)] if extra else []))
 
 

@@ -4,10 +4,10 @@ Flags that the study sets itself are refused after ``--``.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..evaluation.suites import study_options
 from ..study.definition import Run, Study
 from ..study.options import StudyOptions, data_name
 from .recipe_flags import given_keys
@@ -68,25 +68,23 @@ def commands(study: Study, run: Run, options: StudyOptions, extra: Sequence[str]
         return [training]
     model = (options.runs / run.name).as_posix()
     evaluation = ["python", "-m", "timm_patchup.evaluation", "--model", model]
-    suites: dict[tuple[Path, int | None], list[str]] = {}  # by report and number of images
+    suites: dict[int | None, list[str]] = {}  # by the number of images
     for part in study.evaluation:
-        place = options.report(run, part), options.limit_of(part)
-        suites[place] = list(dict.fromkeys([*suites.get(place, []), part.suite]))
+        limit = options.images_of(part)
+        suites[limit] = list(dict.fromkeys([*suites.get(limit, []), part.suite]))
     found = [training]
-    for (report, limit), names in suites.items():
-        words = [*evaluation, "--suite", ",".join(names), "--output", report.as_posix(), *_limit(limit), *shared]
-        words += [] if options.corrupted is None or "corruptions" not in names else ["--corrupted", options.corrupted]
-        words += ["--eps-space", options.eps_space] if "fgsm" in names else []
+    for limit, names in suites.items():
+        report = ["--output", options.report(run, limit).as_posix()]
+        words = [*evaluation, "--suite", ",".join(names), *report, *_limit(limit), *shared]
+        for option in study_options(names).values():
+            value = options.of_suites[option.name]
+            words += [] if value is None else [option.flag, str(value)]
         found.append(words)
     return found
 
 
 def _limit(samples: int | None) -> list[str]:
     return [] if samples is None else ["--limit", str(samples)]
-
-
-def has_suite(study: Study, suite: str) -> bool:
-    return any(part.suite == suite for part in study.evaluation)
 
 
 def flags(keys: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,6 @@
 """Labelled images of one split: what every source of them offers, and how image files become pixels.
 
-``source.py`` opens them; an image that cannot be decoded raises DataFailed with the image's name.
+``source.py`` opens them; an image that cannot be decoded raises DataError with the image's name.
 """
 
 from abc import ABC, abstractmethod
@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from ..errors import DataFailed, one_line
+from ..errors import DataError, one_line
 from .decode import Undecodable, convert_image, decode_rgb, open_image, to_pixels
 
 
@@ -30,7 +30,7 @@ class Source(ABC):
         """Return one image, as stored or converted to the mode RGB or L.
 
         Raises:
-            DataFailed: it cannot be read; the line has its name.
+            DataError: it cannot be read; the line has its name.
         """
 
     @abstractmethod
@@ -62,6 +62,6 @@ class EncodedSource(Source):
         except (Undecodable, OSError) as error:
             raise self._failed(index, error) from error
 
-    def _failed(self, index: int, error: Exception) -> DataFailed:
+    def _failed(self, index: int, error: Exception) -> DataError:
         reason = error.strerror if isinstance(error, OSError) else one_line(error, 200)
-        return DataFailed(f"cannot read the image {self.describe(index)}: {reason}; replace or remove it")
+        return DataError(f"cannot read the image {self.describe(index)}: {reason}; replace or remove it", retry=True)

@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import HubFailed
+from ..errors import HubError
 from ..recipe.parts import DataSpec
 from ..system.network import explain_hub_error
 from .source import HUB_PREFIX
@@ -35,5 +35,6 @@ def fetch_splits(data: DataSpec, splits: Sequence[str], out_dir: str | Path | No
         raise explain_hub_error(error, repo, doing="fetch") from error
     for split in splits:
         if not any(folder.rglob(f"{split}-*.parquet")):
-            raise HubFailed(f"dataset {repo} has no files {inside}{split}-*.parquet: its layout is not supported")
+            files = f"{inside}{split}-*.parquet"
+            raise HubError(f"dataset {repo} has no files {files}: its layout is not supported", retry=True)
     return folder

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ..core.seeding import derive_seed
-from ..errors import DataFailed
+from ..errors import DataError
 from ..recipe.parts import AugmentSpec, ImageSpec
 from .augment_params import AugmentParams, SampleParams
 from .decode import Undecodable
@@ -112,7 +112,8 @@ class StoredImages(Dataset):
         try:
             return self._evaluate(image)
         except Undecodable as error:
-            raise DataFailed(f"cannot use the image {self.describe(sample)}: {error}; replace or remove it") from error
+            message = f"cannot use the image {self.describe(sample)}: {error}; replace or remove it"
+            raise DataError(message, retry=True) from error
 
     def _read(self, sample: int, *, pil: bool) -> Tensor | Image.Image:
         note_sample(sample)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
-from ..errors import DataError, DataFailed
+from ..errors import DataError
 from ..recipe import Recipe
 from ..recipe.parts import AugmentSpec, DataSpec, ImageSpec
 from .batches import EvaluationBatches, TrainingBatches
@@ -179,14 +179,14 @@ class ImageLoader:
         """Start the loader processes and return float images (B, C, H, W) and labels (B,), batch by batch.
 
         Raises:
-            DataFailed: an image cannot be decoded.
+            DataError: an image cannot be decoded.
         """
         return self._finished(iter(self._loader))
 
     def _finished(self, loaded: Iterator[Any]) -> Iterator[tuple[Tensor, Tensor]]:
         for batch in loaded:
             if isinstance(batch, Refused):
-                raise DataFailed(batch.problem)
+                raise batch.error
             with one_thread() if self._workers else nullcontext():
                 images = self._finish(batch.pixels, batch.params)
             labels = batch.labels.to(self._device, non_blocking=True)

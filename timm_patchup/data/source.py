@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError, DataFailed, Failed, HubError, brief, one_line
+from ..errors import DataError, HubError, brief, one_line
 from ..recipe.parts import DataSpec
 from ..system.files import read_file
 from ..system.network import dataset_problem
@@ -230,8 +230,7 @@ def list_splits(dataset: str, config: str | None, folder: Path | None) -> list[s
 
 
 def _out_of_reach(problem: HubError, folder: str) -> DataError:
-    kind = DataFailed if isinstance(problem, Failed) else DataError
-    return kind(f"{problem}, or give data_dir (--data-dir), {folder}")
+    return DataError(f"{problem}, or give data_dir (--data-dir), {folder}", retry=problem.retry)
 
 
 def _has_files(folder: Path | None) -> bool:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ..errors import DataFailed
+from ..errors import DataError
 from ..system.signals import leave_signals_to_parent
 
 # Batches that each loader process makes ahead. They are bytes, so four take as much memory as one of floats.
@@ -67,7 +67,7 @@ def stack_images(images: Sequence[Tensor]) -> Tensor:
 class Refused(NamedTuple):
     """Takes the place of a batch that cannot be loaded."""
 
-    problem: str
+    error: DataError
 
 
 class Notes:
@@ -127,8 +127,8 @@ class WorkerDataset(Dataset):
     def __getitems__(self, keys: list[Any]) -> Any:
         try:
             return self.images.__getitems__(keys)
-        except DataFailed as error:
-            return Refused(str(error))
+        except DataError as error:
+            return Refused(error)
 
 
 @contextmanager
@@ -150,7 +150,7 @@ def naming_dead_workers() -> Iterator[None]:
     hands over a batch, the connection breaks instead.
 
     Raises:
-        DataFailed: a loader process has died.
+        DataError: a loader process has died.
     """
     try:
         yield
@@ -163,5 +163,5 @@ def naming_dead_workers() -> Iterator[None]:
                 if line is None:
                     time.sleep(0.05)
             if line is not None:
-                raise DataFailed(line) from error
+                raise DataError(line, retry=True) from error
         raise

@@ -15,7 +15,7 @@ import torch
 from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
-from ..errors import Failed, HubError, HubFailed, UserError, nearest, one_line
+from ..errors import HubError, UserError, nearest, one_line
 from ..recipe import Recipe
 from ..recipe.parts import ImageSpec
 from ..runs.load import FOLDER, HUB, find, load_with_recipe
@@ -94,22 +94,22 @@ def load_models(sources: Sequence[str]) -> list[EvalModel]:
     """Load all classifiers.
 
     Raises:
-        UserError: one line per classifier that cannot be loaded; Failed if the names are right.
+        UserError: one line per classifier that cannot be loaded.
     """
     problems: list[str] = []
-    failed: list[bool] = []
+    retry = True
     models: list[EvalModel] = []
     for source, name in zip(sources, _names(sources)):
         try:
             models.append(_load(source, name))
         except UserError as error:
             problems += error.problems
-            failed.append(isinstance(error, Failed))
+            retry = retry and error.retry
     places = [str(Path(source).resolve()) if isdir(source) else source for source in sources]
     twice = sorted({source for source, place in zip(sources, places) if places.count(place) > 1})
     problems += [f"model {source} is given twice" for source in twice]
     if problems:  # one wrong name makes the call wrong: trying again would not help
-        raise (Failed if all(failed) and not twice else UserError)(problems)
+        raise UserError(problems, retry=retry and not twice)
     return models
 
 
@@ -126,8 +126,7 @@ def _load(source: str, name: str) -> EvalModel:
         loaded = load_with_recipe(found)
     except HubError as error:
         # A folder with damaged files is a wrong argument; what the Hub does not answer may work later.
-        failed = isinstance(error, Failed) and not isdir(source.removeprefix(FOLDER))
-        raise (HubFailed if failed else HubError)(f"model {error}") from error
+        raise HubError(f"model {error}", retry=error.retry and not isdir(source.removeprefix(FOLDER))) from error
     return _wrap(loaded.model, source=found, name=name, recipe=loaded.recipe, is_run=loaded.is_run)
 
 
@@ -178,8 +177,8 @@ def _from_registry(name: str) -> nn.Module:
     except Exception as error:  # whatever the Hub's client, the files and the model's constructor raise
         line = f"model {name}: cannot load its pretrained weights"
         if is_unreachable(error_chain(error)):
-            way = "check the network, HF_HUB_OFFLINE and HF_ENDPOINT"
-            raise HubFailed(f"{line}: not in the Hub's cache, and the Hub cannot be reached: {way}") from error
+            way = "the Hub cannot be reached: check the network, HF_HUB_OFFLINE and HF_ENDPOINT"
+            raise HubError(f"{line}: not in the Hub's cache, and {way}", retry=True) from error
         raise UserError(f"{line}: {one_line(error, 200)}; timm.list_pretrained() has the names with weights") from error
 
 

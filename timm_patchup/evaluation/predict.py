@@ -20,7 +20,7 @@ from ..data.decode import convert_image, image_types, open_image
 from ..data.encoded import Source
 from ..data.finish import Finish
 from ..data.images import EVALUATION, open_images
-from ..errors import DataError, DataFailed, one_line
+from ..errors import DataError, one_line
 from ..recipe.parts import ImageSpec
 from ..system.files import read_file
 from .images import unit_range
@@ -160,7 +160,7 @@ def _read(path: Path, spec: ImageSpec) -> Tensor | str:
         return "no such file"
     except OSError as error:
         return error.strerror or one_line(error, 200)
-    except DataFailed as error:
+    except DataError as error:
         return one_line(error.__cause__ or error, 200)
     except ValueError as error:  # Undecodable, or a name that no file can have
         return one_line(error, 200)

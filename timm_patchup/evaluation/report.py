@@ -8,11 +8,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..report.figures import as_png
+from ..report.pages import Block, as_html, as_markdown
 from ..system.files import write_whole
-from .figures import as_png, plain_text
-from .pages import Block, as_html, as_markdown
 from .results import Entry, Results
-from .rows import ResultRow, make_rows, values_of
+from .rows import ResultRow, make_rows
 from .suite import OptionValues, Suite
 from .suites import SUITES
 
@@ -22,48 +22,37 @@ def write_report(results: Results, options: OptionValues) -> list[str]:
 
     results.json itself is not written.
     """
-    with plain_text():
-        pictures = {
-            suite.name: as_png(suite.figure(results.suites[suite.name], rows))
-            for suite in SUITES.values()
-            if suite.figure is not None and (rows := make_rows(results, suite.name))
-        }
+    shown = [(suite, rows) for suite in SUITES.values() if (rows := make_rows(results, suite.name))]
+    pictures = {suite.name: as_png(suite.figure, rows) for suite, rows in shown if suite.figure is not None}
     for name, content in pictures.items():
         write_whole(results.folder / f"{name}.png", content)
-    blocks = _blocks(results, pictures, options)
+    blocks = _blocks(results, shown, options)
     write_whole(results.folder / "report.md", as_markdown(blocks))
     write_whole(results.folder / "report.html", as_html(blocks, pictures))
     return [as_markdown([block]).rstrip("\n") for block in blocks if block.kind in ("heading", "table")]
 
 
-def _blocks(results: Results, pictures: Mapping[str, bytes], options: OptionValues) -> list[Block]:
+def _blocks(results: Results, shown: Sequence[tuple[Suite, Sequence[ResultRow]]], options: OptionValues) -> list[Block]:
     data = {name: value for name, value in results.data.items() if value is not None}
     blocks = [Block("title", "Evaluation"), Block("text", f"Data: {_listed(data)}.")]
-    if any(len(row.members) > 1 for name in SUITES for row in make_rows(results, name)):
+    if any(len(row.entries) > 1 for _, rows in shown for row in rows):
         blocks.append(Block("text", "± is the sample standard deviation over the seeds of one recipe."))
-    for suite in SUITES.values():
-        entries = results.suites.get(suite.name, {})
-        rows = make_rows(results, suite.name)
-        if not rows:
-            continue
+    for suite, rows in shown:
         blocks.append(Block("heading", suite.title + (f": {suite.unit}" if suite.unit else "")))
-        blocks.append(Block("table", lines=_table(suite, entries, rows)))
+        blocks.append(Block("table", lines=_table(suite, rows)))
         if suite.extra is not None:
-            extra = suite.extra(results, rows, options)
+            extra = suite.extra(rows, options)
             results.extra |= extra.stored
             blocks += extra.blocks
-        if suite.name in pictures:
+        if suite.figure is not None:
             blocks.append(Block("picture", suite.name))
-        blocks += [Block("small", text) for text in _conditions(entries)]
+        blocks += [Block("small", text) for text in _conditions(results.suites[suite.name])]
     return blocks
 
 
-def _table(suite: Suite, entries: Mapping[str, Entry], rows: Sequence[ResultRow]) -> tuple[tuple[str, ...], ...]:
-    values = [values_of(row, entries) for row in rows]
-    keys = list(dict.fromkeys(key for own in values for key in own))
-    cells = [
-        [number.show(suite.digits) if (number := own.get(key)) is not None else "-" for key in keys] for own in values
-    ]
+def _table(suite: Suite, rows: Sequence[ResultRow]) -> tuple[tuple[str, ...], ...]:
+    keys = list(dict.fromkeys(key for row in rows for key in row.values))
+    cells = [[row[key].with_std(suite.digits) for key in keys] for row in rows]
     names, labels = [row.label for row in rows], [suite.labels.get(key, key.replace("_", " ")) for key in keys]
     if suite.tall:
         return (("", *names), *((label, *column) for label, column in zip(labels, zip(*cells))))

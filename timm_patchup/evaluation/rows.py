@@ -1,36 +1,38 @@
-"""From the results of single models to the rows of a report: seeds of one recipe share a row.
-
-Tables and figures are made from rows, so both show the same mean and standard deviation.
-"""
+"""From the results of single models to the rows of a report: seeds of one recipe share a row."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import mean, stdev
 from typing import Any
 
 from ..recipe.schema import KEYS_FREE_TO_CHANGE_ON_RESUME
+from ..report.numbers import SeedValues, Series
 from .results import Entry, Results
 
 
 @dataclass(frozen=True)
-class Number:
-    """A mean over several models and its sample standard deviation, which is None for a single model."""
+class ResultRow(Series):
+    """One model, or several seeds of one recipe, with their entries in results.json by name."""
 
-    mean: float
-    std: float | None = None
+    entries: Mapping[str, Entry]
 
-    def show(self, digits: int) -> str:
-        text = f"{round(self.mean, digits) + 0.0:.{digits}f}"  # no -0.00
-        return text if self.std is None else f"{text} ± {self.std:.{digits}f}"
+    @classmethod
+    def of(cls, label: str, entries: Mapping[str, Entry]) -> "ResultRow":
+        """Return a row of these models.
 
+        A value that any of them lacks is missing: the median distance of an attack is missing if half of the samples
+        resist, and the mean over the remaining seeds would be too small.
+        """
+        measured = [entry["values"] for entry in entries.values()]
+        found = {name: [values.get(name) for values in measured] for values in measured for name in values}
+        values = {name: SeedValues(() if None in own else tuple(own)) for name, own in found.items()}
+        return cls(label, values, entries)
 
-@dataclass(frozen=True)
-class ResultRow:
-    """One model, or several seeds of one recipe."""
-
-    label: str
-    members: tuple[str, ...]
+    @property
+    def curves(self) -> dict[str, list[list[float]]]:
+        """The curves by name, one per model that has it."""
+        measured = [entry["curves"] for entry in self.entries.values()]
+        return {name: [own[name] for own in measured if name in own] for curves in measured for name in curves}
 
 
 def make_rows(results: Results, suite: str) -> list[ResultRow]:
@@ -47,44 +49,16 @@ def make_rows(results: Results, suite: str) -> list[ResultRow]:
         key = name if recipe is None else _without_seed(recipe) + _how_measured(entries[name])
         seeds = [results.models[other].get("seed") for other in groups.get(key, [])]
         groups.setdefault(name if model.get("seed") in seeds else key, []).append(name)
-    rows: list[ResultRow] = []
+    rows: dict[str, ResultRow] = {}
     for members in groups.values():
         model = results.models[members[0]]
         labels = [members[0]]
         if len(members) > 1:
             short = f"{model['method']} ({len(members)} seeds)"
             labels = [short, f"{model['architecture']} {short}", f"{members[0]} ({len(members)} seeds)"]
-        taken = {row.label for row in rows}
-        rows.append(ResultRow(next(label for label in labels if label not in taken), tuple(members)))
-    return rows
-
-
-def values_of(row: ResultRow, entries: Mapping[str, Entry]) -> dict[str, Number | None]:
-    """Return the values of a row.
-
-    A value is None if any member lacks it: the median distance of an attack is missing if half of the samples resist,
-    and the mean over the remaining seeds would be too small.
-    """
-    measured = [entries[name]["values"] for name in row.members]
-    keys = list(dict.fromkeys(key for values in measured for key in values))
-    found = {key: [values.get(key) for values in measured] for key in keys}
-    return {
-        key: None if None in values else number([v for v in values if v is not None]) for key, values in found.items()
-    }
-
-
-def curves_of(row: ResultRow, entries: Mapping[str, Entry]) -> dict[str, list[list[float]]]:
-    """Return the curves of a row by name, one per member."""
-    measured = [entries[name]["curves"] for name in row.members]
-    keys = list(dict.fromkeys(key for curves in measured for key in curves))
-    return {key: [curves[key] for curves in measured if key in curves] for key in keys}
-
-
-def number(values: Sequence[float]) -> Number | None:
-    """Return mean and sample standard deviation, None without values."""
-    if not values:
-        return None
-    return Number(mean(values), stdev(values) if len(values) > 1 else None)
+        label = next(label for label in labels if label not in rows)
+        rows[label] = ResultRow.of(label, {name: entries[name] for name in members})
+    return list(rows.values())
 
 
 def _how_measured(entry: Entry) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..report.figures import Figure
+from ..report.numbers import Metric
+from ..report.pages import Block
 from .context import EvalContext, Measured
-from .pages import Block
-from .results import Entry, Results
 from .rows import ResultRow
 
 OptionValues = Mapping[str, Any]
@@ -29,6 +30,9 @@ class Option:
         low: the lowest allowed value.
         metavar: stands for the value in the help.
         replaces: packages that the suite does not need if this option is given.
+        in_study: whether studies have the flag, too. Their reports with other values are in another folder.
+        study_default: its value in studies if it is not given, if that differs from ``default``.
+        label: names a value without a path, for the name of that folder; None for the option and its value.
     """
 
     name: str
@@ -39,15 +43,22 @@ class Option:
     low: int | None = None
     metavar: str | None = None
     replaces: tuple[str, ...] = ()
+    in_study: bool = False
+    study_default: Any = None
+    label: Callable[[Any], str] | None = None
 
     @property
     def flag(self) -> str:
         return f"--{self.name.replace('_', '-')}"
 
+    @property
+    def default_in_study(self) -> Any:
+        return self.default if self.study_default is None else self.study_default
 
-def choice(name: str, help: str, choices: tuple[str, ...]) -> Option:
+
+def choice(name: str, help: str, choices: tuple[str, ...], **more: Any) -> Option:
     """Return an option that takes one of some words, the first by default."""
-    return Option(name=name, help=help, default=choices[0], choices=choices)
+    return Option(name=name, help=help, default=choices[0], choices=choices, **more)
 
 
 @dataclass(frozen=True)
@@ -71,6 +82,7 @@ class Suite:
         is_current: takes stored settings and options by name, and returns whether the numbers were measured as in this
             release and with these options, for tables that take them as they are; None if no release differed.
         values: names of its values in results.json; empty if they depend on the model.
+        metrics: what the values measure, for the tables and figures of studies.
         labels: names of values in tables, if they differ from ``values``.
         digits: decimals in tables.
         tall: whether the table has one column per model instead of one row.
@@ -89,12 +101,13 @@ class Suite:
     settings: Callable[[EvalContext], dict[str, Any]]
     is_current: Callable[[Mapping[str, Any], OptionValues], bool] | None = None
     values: tuple[str, ...] = ()
+    metrics: tuple[Metric, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     digits: int = 2
     tall: bool = True
-    figure: Callable[[Mapping[str, Entry], Sequence[ResultRow]], Any] | None = None
+    figure: Callable[[Sequence[ResultRow]], Figure] | None = None
     packages: tuple[str, ...] = ()
     options: tuple[Option, ...] = ()
     check: Callable[[EvalContext], None] | None = None
     check_options: Callable[[OptionValues, Sequence[str]], None] | None = None
-    extra: Callable[[Results, Sequence[ResultRow], OptionValues], Extra] | None = None
+    extra: Callable[[Sequence[ResultRow], OptionValues], Extra] | None = None

@@ -12,7 +12,7 @@ import torch
 from ..core.settings import check_value
 from ..data.fetch import fetch_splits
 from ..data.source import HUB_PREFIX
-from ..errors import Failed, HubError, HubFailed, UserError
+from ..errors import HubError, UserError
 from ..recipe.data_names import load_data_spec
 from ..runs.load import find
 
@@ -98,8 +98,6 @@ def evaluate(
         )
         try:
             found = run(call, show=lambda tables: None)
-        except HubError:
-            raise
         except UserError as error:
-            raise (HubFailed if isinstance(error, Failed) else HubError)(str(error)) from error
+            raise HubError(str(error), retry=error.retry) from error
     return {suite: values for suite, by_model in found.items() for values in by_model.values()}

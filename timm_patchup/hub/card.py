@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from ..data.source import HUB_PREFIX
 from ..recipe import Recipe
-from ..system.markdown import code, escape
+from ..report.markdown import code, escape
 
 REPORT = "report"  # folder of the evaluation, in a run and in an export
 # Replaced by the name of the repository in a push.

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ..data.source import HUB_PREFIX
-from ..errors import HubError, HubFailed, UserError, one_line
+from ..errors import HubError, UserError, one_line
 from ..runs.finished import FinishedRun, read_finished_run
 from ..runs.folder import COLUMNS, RunFolder
 from ..runs.from_run import build_trained
@@ -155,7 +155,8 @@ def _refuse_private(folder: Path, private: Private) -> None:
     for path in sorted(folder.rglob("*")):
         if path.is_file() and private.found_in(path.read_bytes()):
             name = path.relative_to(folder)
-            raise HubFailed(f"{name} contains a token, a path or a name of this machine: remove it, then export again")
+            why = "contains a token, a path or a name of this machine"
+            raise HubError(f"{name} {why}: remove it, then export again", retry=True)
 
 
 def _try_with_timm(folder: Path, model: nn.Module) -> None:
@@ -164,9 +165,8 @@ def _try_with_timm(folder: Path, model: nn.Module) -> None:
         loaded = timm.create_model(f"local-dir:{folder}", pretrained=True).state_dict()
     except Exception as error:
         text = one_line(error, 200)
-        raise HubFailed(f"nothing was exported, because timm cannot load the result: {text}") from error
+        raise HubError(f"nothing was exported, because timm cannot load the result: {text}", retry=True) from error
     own = model.state_dict()
     if own.keys() != loaded.keys() or not all(torch.equal(own[name].cpu(), loaded[name]) for name in own):
-        raise HubFailed(
-            "nothing was exported, because timm loads other weights: model_kwargs do not rebuild the network"
-        )
+        why = "timm loads other weights: model_kwargs do not rebuild the network"
+        raise HubError(f"nothing was exported, because {why}", retry=True)

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from .. import __version__
 from ..data.embedded import CLASSES
-from ..errors import HubFailed
+from ..errors import HubError
 from ..recipe import Recipe
-from ..runs.confusion import plot_confusion
-from ..runs.curves import plot_curves
+from ..report.confusion import plot_confusion
+from ..report.curves import plot_curves
+from ..report.figures import save
 from ..runs.finished import FinishedRun
 from ..runs.from_run import network_arguments
 from ..runs.weights import WEIGHTS
@@ -106,16 +107,17 @@ def _write_config(
 
 def _plot(folder: Path, title: str, run: FinishedRun, private: Private) -> None:
     chosen_on = run.results["chosen_on"]
-    plot_curves(
-        run.rows,
+    save(
         folder / "curves.png",
+        plot_curves,
+        run.rows,
         title=title,
         best_epoch=None if chosen_on.startswith("nothing") else run.results["best_epoch"],
         val_name="validation" if chosen_on == "validation" else "test",
     )
     if run.results.get("confusion"):
         names = private.clean_values(run.results.get("class_names"))
-        plot_confusion(run.results["confusion"], names, folder / "confusion.png", title=title)
+        save(folder / "confusion.png", plot_confusion, run.results["confusion"], names, title=title)
 
 
 def _copy_report(source: Path, target: Path, private: Private) -> list[str]:
@@ -137,7 +139,8 @@ def _copy_report(source: Path, target: Path, private: Private) -> list[str]:
             else:
                 write_text(copy, private.clean(path.read_text(encoding="utf-8")))
         except ValueError as error:  # UnicodeDecodeError and JSONDecodeError too
-            raise HubFailed(f"cannot read {path}: {error}; repair or remove it, then export again") from error
+            way = "repair or remove it, then export again"
+            raise HubError(f"cannot read {path}: {error}; {way}", retry=True) from error
         names.append(f"{REPORT}/{relative.as_posix()}")
     return names
 

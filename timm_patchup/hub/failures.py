@@ -5,7 +5,7 @@ Those of loading and fetching are in ``system/network.py``, since lower layers l
 
 from collections.abc import Sequence
 
-from ..errors import HubError, HubFailed
+from ..errors import HubError
 from ..system.network import error_chain, is_unreachable, no_token
 from ..system.privacy import Private
 
@@ -27,10 +27,11 @@ def explain_push_error(error: BaseException, repo: str) -> HubError:
         return HubError(f"repo {repo!r} is not a Hub name: expected USER/NAME")
     answers = [e for e in chain if isinstance(e, errors.HfHubHTTPError)]
     if answers:
-        return HubFailed(_explain_answer(answers, repo))
+        return HubError(_explain_answer(answers, repo), retry=True)
     if is_unreachable(chain):
-        return HubFailed(f"the Hub cannot be reached or closed the connection (HF_HUB_OFFLINE, network); {_AGAIN}")
-    return HubFailed(f"cannot push to {repo}: {type(error).__name__}: {_clean(chain)}")
+        why = "the Hub cannot be reached or closed the connection (HF_HUB_OFFLINE, network)"
+        return HubError(f"{why}; {_AGAIN}", retry=True)
+    return HubError(f"cannot push to {repo}: {type(error).__name__}: {_clean(chain)}", retry=True)
 
 
 def _explain_answer(answers: Sequence[BaseException], repo: str) -> str:

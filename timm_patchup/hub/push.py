@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import HubError, HubFailed
+from ..errors import HubError
 from ..runs.folder import OWN_FILES
 from ..runs.load import load, read_config
 from ..runs.weights import WEIGHTS
@@ -140,21 +140,20 @@ def _find(api: "HfApi", repo: str, *, private: bool, revision: str | None, creat
         main = api.model_info(repo, files_metadata=True)
     except RepositoryNotFoundError:
         if create_pr:
-            raise HubFailed(
-                f"{repo} does not exist, so there is nothing to propose to: push without create_pr"
-            ) from None
+            why = "does not exist, so there is nothing to propose to"
+            raise HubError(f"{repo} {why}: push without create_pr", retry=True) from None
         api.create_repo(repo, private=private or None, exist_ok=True)
         main = api.model_info(repo, files_metadata=True)
     if private and not main.private:
         way = "make it private in its settings, choose another repo, or leave out private"
-        raise HubFailed(f"{repo} exists and is public: {way}")
+        raise HubError(f"{repo} exists and is public: {way}", retry=True)
     if revision is None:
         return _target(main)
     try:
         return _target(api.model_info(repo, revision=revision, files_metadata=True))
     except RevisionNotFoundError:
         if create_pr:
-            raise HubFailed(f"{repo} has no branch {revision} to propose to: leave out revision") from None
+            raise HubError(f"{repo} has no branch {revision} to propose to: leave out revision", retry=True) from None
         # From the first commit, which is the Hub's own: an interrupted push leaves an empty branch.
         first = api.list_repo_commits(repo)[-1].commit_id
         api.create_branch(repo, branch=revision, revision=first)
@@ -184,10 +183,10 @@ def _refuse_other(api: "HfApi", repo: str, files: dict[str, bytes | Path], targe
     """Raise HubError if a push would replace anything; adding files to the same model is allowed."""
     ways = "choose another repo, a new branch (revision), a pull request (create_pr), or overwrite it (overwrite)"
     if target.digests.get(WEIGHTS) not in _digests(files[WEIGHTS]):
-        raise HubFailed(f"{repo} has {_content(api, repo, target)}: {ways}")
+        raise HubError(f"{repo} has {_content(api, repo, target)}: {ways}", retry=True)
     replaced = [name for name in changed if name in target.digests]
     if replaced:
-        raise HubFailed(f"{repo} has this model with another {', '.join(replaced)}: {ways}")
+        raise HubError(f"{repo} has this model with another {', '.join(replaced)}: {ways}", retry=True)
 
 
 def _content(api: "HfApi", repo: str, target: Target) -> str:

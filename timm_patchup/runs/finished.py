@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import HubError, HubFailed, UserError
+from ..errors import HubError, UserError
 from ..recipe import Recipe
 from ..system.files import checksum
 from .folder import EpochRow, RunFolder, parse_summary
@@ -58,11 +58,10 @@ def read_finished_run(path: Path) -> FinishedRun:
         results, summary = folder.results(), folder.summary()
         parse_summary(summary)
     except UserError as error:
-        raise HubFailed(f"{error}; restore the file, or train again (train.py --overwrite)") from error
+        raise HubError(f"{error}; restore the file, or train again (train.py --overwrite)", retry=True) from error
     weights = read_weights(path / WEIGHTS)
     tested = results.get("weights_sha256")  # runs of earlier releases have none
     if tested is not None and checksum(path / WEIGHTS) != tested:
-        raise HubFailed(
-            f"{path / WEIGHTS} is damaged, or is not what was tested: copy it from {folder.checkpoints.name}/best-*"
-        )
+        damaged = f"{path / WEIGHTS} is damaged, or is not what was tested"
+        raise HubError(f"{damaged}: copy it from {folder.checkpoints.name}/best-*", retry=True)
     return FinishedRun(path, recipe, results, summary, weights)

@@ -18,6 +18,7 @@ from typing import Any, Literal, cast, get_args
 from ..errors import RunError, UserError, one_line
 from ..recipe import Recipe
 from ..recipe.compose import read_resolved
+from ..report.tables import comma_separated
 from ..system.checked import check_keys, read_json, read_text
 from ..system.files import (
     PARTIAL,
@@ -176,12 +177,8 @@ class RunFolder:
         self.write_text("recipe.yaml", head + recipe.to_yaml())
 
     def write_summary(self, rows: Sequence[EpochRow]) -> None:
-        text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-        writer.writeheader()
         # Rows of checkpoints that an earlier release wrote lack the newer columns.
-        writer.writerows({name: "" if row.get(name) is None else row[name] for name in COLUMNS} for row in rows)
-        self.write_text("summary.csv", text.getvalue())
+        self.write_text("summary.csv", comma_separated([COLUMNS, *(map(row.get, COLUMNS) for row in rows)]))
 
     def summary(self) -> str:
         """Return the text of summary.csv."""

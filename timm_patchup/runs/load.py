@@ -13,7 +13,7 @@ from typing import Any
 import timm
 from torch import nn
 
-from ..errors import HubError, HubFailed, UserError, brief
+from ..errors import HubError, UserError, brief
 from ..recipe import Recipe
 from ..recipe.contradictions import size_problem
 from ..system.checked import read_json
@@ -141,9 +141,9 @@ def read_config(folder: Path, where: str) -> dict[str, Any]:
     try:
         config = read_json(folder / "config.json")
     except UserError as error:
-        raise HubFailed(f"{where}: config.json cannot be read: {error}") from error
+        raise HubError(f"{where}: config.json cannot be read: {error}", retry=True) from error
     if not isinstance(config.get("architecture"), str):
-        raise HubFailed(f"{where}: config.json has no architecture, so this is not a timm model")
+        raise HubError(f"{where}: config.json has no architecture, so this is not a timm model", retry=True)
     return config
 
 
@@ -152,14 +152,13 @@ def _load_export(folder: Path, where: str) -> _Found:
     stored = config.get("pretrained_cfg", config)
     arguments = config.get("model_args", {})
     if not isinstance(stored, dict) or not isinstance(arguments, dict):
-        raise HubFailed(f"{where}: config.json is not in timm's format")
+        raise HubError(f"{where}: config.json is not in timm's format", retry=True)
     refused = sorted(SOURCES & arguments.keys())
     if refused:
-        raise HubFailed(f"{where}: config.json asks for {', '.join(refused)}, which is not supported")
+        raise HubError(f"{where}: config.json asks for {', '.join(refused)}, which is not supported", retry=True)
     if not timm.is_model(config["architecture"]):
-        raise HubFailed(
-            f"{where}: timm {timm.__version__} has no model {brief(config['architecture'])}: try a newer timm"
-        )
+        missing = f"timm {timm.__version__} has no model {brief(config['architecture'])}"
+        raise HubError(f"{where}: {missing}: try a newer timm", retry=True)
     described = {name: stored[name] for name in _DESCRIPTION if name in stored}
     described |= {name: config[name] for name in ("num_classes", "label_names", "label_descriptions") if name in config}
     _refuse_huge_images(described, where)
@@ -179,7 +178,7 @@ def _refuse_huge_images(described: dict[str, Any], where: str) -> None:
         )
         problem = size_problem(size, crop_pct if isinstance(crop_pct, float) else 1.0)
         if problem is not None:
-            raise HubFailed(f"{where}: config.json: {prefix}{problem}")
+            raise HubError(f"{where}: config.json: {prefix}{problem}", retry=True)
 
 
 def _check_classes(model: nn.Module, described: dict[str, Any], where: str) -> None:
@@ -190,7 +189,7 @@ def _check_classes(model: nn.Module, described: dict[str, Any], where: str) -> N
     """
     stated, own = described.get("num_classes"), getattr(model, "num_classes", None)
     if isinstance(stated, int) and stated >= 0 and stated != own:  # timm's -1 leaves it to the model
-        raise HubFailed(f"{where}: config.json states {stated} classes, {WEIGHTS} has {own}")
+        raise HubError(f"{where}: config.json states {stated} classes, {WEIGHTS} has {own}", retry=True)
 
 
 def _download(name: str) -> Path:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from accelerate import Accelerator
 
-from ..errors import Failed, OtherProcessFailed, UserError
+from ..errors import OtherProcessFailed, UserError
 
 Result = TypeVar("Result")
 
@@ -58,8 +58,8 @@ def failing_alone(accelerator: Accelerator) -> Iterator[None]:
     """Let the process that fails in the block report why: the others do not know. Wrong calls fail in all alike."""
     try:
         yield
-    except Failed as error:
-        if error.one_process is None:
+    except UserError as error:
+        if error.retry and error.one_process is None:
             error.one_process = accelerator.num_processes > 1
         raise
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from .. import models  # noqa: F401, registers the nets that a configuration may name
-from ..errors import HubFailed, brief, one_line
+from ..errors import HubError, brief, one_line
 
 WEIGHTS = "model.safetensors"
 
@@ -25,8 +25,8 @@ def build(architecture: str, arguments: Mapping[str, Any], *, where: str) -> nn.
     try:
         return timm.create_model(architecture, pretrained=False, **arguments)
     except Exception as error:  # model constructors raise all kinds of errors
-        text = one_line(error, 200)
-        raise HubFailed(f"{where}: timm {timm.__version__} cannot create {brief(architecture)}: {text}") from error
+        text = f"timm {timm.__version__} cannot create {brief(architecture)}: {one_line(error, 200)}"
+        raise HubError(f"{where}: {text}", retry=True) from error
 
 
 def fill(model: nn.Module, weights: Mapping[str, Tensor], *, where: str) -> None:
@@ -34,17 +34,17 @@ def fill(model: nn.Module, weights: Mapping[str, Tensor], *, where: str) -> None
     try:
         model.load_state_dict(weights, strict=True)
     except RuntimeError as error:
-        raise HubFailed(f"{where}: {WEIGHTS} does not fit the network: {one_line(error, 200)}") from error
+        raise HubError(f"{where}: {WEIGHTS} does not fit the network: {one_line(error, 200)}", retry=True) from error
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file; raise HubError if it is missing or damaged."""
     if not path.is_file():
-        raise HubFailed(f"{path.parent} has no {WEIGHTS}: only safetensors files are loaded, never pickles")
+        raise HubError(f"{path.parent} has no {WEIGHTS}: only safetensors files are loaded, never pickles", retry=True)
     try:
         return load_file(path)
     except (SafetensorError, OSError, KeyError) as error:
-        raise HubFailed(f"{path} is damaged: {error}") from error
+        raise HubError(f"{path} is damaged: {error}", retry=True) from error
 
 
 def weights_digest(model: nn.Module) -> str:

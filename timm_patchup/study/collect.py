@@ -3,23 +3,23 @@
 Only files are read here; nothing is run.
 """
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import NoneType
+from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, brief
+from ..evaluation.results import read_results
 from ..evaluation.suites import SUITES
-from ..runs.folder import RunFolder, parse_summary
-from ..system.checked import check_keys, read_json
-from .definition import METRICS, Condition, Evaluation, Run, Study
+from ..report.numbers import Metric, SeedValues
+from ..runs.folder import RunFolder
+from .definition import Condition, Evaluation, Run, Study
+from .metrics import metrics_of
 from .options import StudyOptions, run_recipe
 from .paper import PaperNumber, paper_number
 from .seeds import SeedRow, SeedRows, current_commit, data_seed, key_of, recipe_digest
-from .statistics import mean_interval
 
-Cell = tuple[str, str]  # a metric and its setting
+Values = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class StudyRow:
     Attributes:
         condition: benchmark, method and overrides.
         setting: that of the condition, or the name of a value of an evaluation.
-        metric: one of ``METRICS``.
+        metric: what it is.
         by_seed: the metric of each finished seed.
         planned: number of seeds.
         paper: the paper's number, None if it has none.
@@ -37,46 +37,24 @@ class StudyRow:
 
     condition: Condition
     setting: str
-    metric: str
+    metric: Metric
     by_seed: Mapping[int, float]
     planned: int
     paper: PaperNumber | None
 
     @property
-    def values(self) -> tuple[float, ...]:
-        return tuple(self.by_seed.values())
-
-    @property
-    def unit(self) -> str:
-        return METRICS[self.metric]
-
-    @property
-    def mean(self) -> float | None:
-        return statistics.fmean(self.values) if self.values else None
-
-    @property
-    def std(self) -> float | None:
-        """The sample standard deviation over seeds, None for fewer than two."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """The 95% interval of the mean, None for fewer than two seeds."""
-        return mean_interval(self.values)
-
-    @property
-    def half_width(self) -> float:
-        """Half the width of the interval, for error bars; 0 if there is none."""
-        return 0.0 if self.interval is None else (self.interval[1] - self.interval[0]) / 2
+    def ours(self) -> SeedValues:
+        return SeedValues(tuple(self.by_seed.values()))
 
     @property
     def difference(self) -> float | None:
         """Ours minus the paper's."""
-        return None if self.mean is None or self.paper is None else self.mean - self.paper.mean
+        mean = self.ours.mean
+        return None if mean is None or self.paper is None else mean - self.paper.mean
 
     @property
     def partial(self) -> bool:
-        return len(self.values) < self.planned
+        return len(self.by_seed) < self.planned
 
 
 def collect(study: Study, runs: Sequence[Run], options: StudyOptions) -> list[StudyRow]:
@@ -85,59 +63,38 @@ def collect(study: Study, runs: Sequence[Run], options: StudyOptions) -> list[St
     for condition in study.conditions:
         of_condition = [run for run in runs if run.condition is condition]
         found = {run.seed: measured(study, run, options) for run in of_condition}
-        for cell in cells(study, condition):
-            metric, setting = cell
-            by_seed = {seed: values[cell] for seed, values in found.items() if cell in values}
-            paper = paper_number(study, condition, setting, metric)
+        for metric, setting, name in cells(study, condition):
+            by_seed = {seed: values[name] for seed, values in found.items() if name in values}
+            paper = paper_number(study, condition, setting, metric.name)
             rows.append(StudyRow(condition, setting, metric, by_seed, len(of_condition), paper))
     return rows
 
 
-def cells(study: Study, condition: Condition) -> list[Cell]:
-    """Return what the table shows for a condition: metrics of its training, then values of its evaluation."""
-    trained = [(metric, condition.setting) for metric in study.metrics]
-    return trained + [(part.metric, value) for part in study.evaluation for value in part.values]
+def cells(study: Study, condition: Condition) -> list[tuple[Metric, str, str]]:
+    """Return what the table shows for a condition: metrics of its training, then values of its evaluation.
+
+    Each is a metric, its setting, and its column in a file of seeds.
+    """
+    shown = [(metric, condition.setting) for metric in study.metrics]
+    shown += [(part.metric, value) for part in study.evaluation for value in part.values]
+    return [(metric, setting, column(metric, setting, condition)) for metric, setting in shown]
 
 
-def measured(study: Study, run: Run, options: StudyOptions) -> dict[Cell, float]:
-    """Return all metrics of a run; none if it is not finished."""
+def measured(study: Study, run: Run, options: StudyOptions) -> Mapping[str, float]:
+    """Return all metrics of a run by their column in a file of seeds; none if it is not finished."""
     folder, stored = RunFolder(options.runs / run.name), _stored(study, run, options)
     if stored is not None:
-        return {cell: stored.values[_column(cell, run)] for cell in cells(study, run.condition)}
+        return stored.values
     if folder.state() != "finished":
         return {}
     try:
-        found = {(metric, run.condition.setting): value for metric, value in metrics_of(folder).items()}
+        found = metrics_of(folder)
     except UserError:  # one damaged run must not hide the others
         return {}
-    for part in study.evaluation:
-        values = _values(part, run, options) or {}
+    for part, values in _evaluated(study, run, options):
         for name in part.values:
-            value = values.get(name)
-            if value is not None:
-                found[(part.metric, name)] = value
-    return found
-
-
-def metrics_of(folder: RunFolder) -> dict[str, float]:
-    """Return the metrics of a finished run: test metrics and validation error of the chosen epoch.
-
-    Raises:
-        UserError: a file of the run is damaged.
-    """
-    results = folder.results()
-    if "time_ratio" in results:
-        return {"time_ratio": results["time_ratio"]}
-    test = results["test"]
-    found = {"test_error": test["error"], "test_nll": test["loss"], "top5_error": 100.0 - test["top5"]}
-    if "median" in results:
-        found["median_error"] = results["median"]["error"]
-    if results["chosen_on"] == "validation":
-        errors = {row["epoch"]: row["val_error"] for row in parse_summary(folder.summary())}
-        error = errors.get(results["best_epoch"])
-        if error is None:
-            raise UserError(f"{folder.path}/summary.csv has no validation of epoch {results['best_epoch']}")
-        found["val_error"] = error
+            if (value := (values or {}).get(name)) is not None:
+                found[column(part.metric, name, run.condition)] = value
     return found
 
 
@@ -163,11 +120,9 @@ def is_done(study: Study, run: Run, options: StudyOptions) -> bool:
         return True
     if RunFolder(options.runs / run.name).state() != "finished":
         return False
-    return all(
-        (options.report(run, part) / "report.html").is_file()  # the page is written last
-        and _values(part, run, options) is not None
-        for part in study.evaluation
-    )
+    pages = [options.report(run, options.images_of(part)) / "report.html" for part in study.evaluation]
+    reported = all(page.is_file() for page in pages)  # they are written last
+    return reported and all(values is not None for _, values in _evaluated(study, run, options))
 
 
 def seed_rows(
@@ -191,7 +146,7 @@ def seed_rows(
                 recipe=recipe_digest(recipe),
                 commit=commit if by_us else before.commit if before else "",
                 cpu_minutes=made[run.name] if by_us else before.cpu_minutes if before else None,
-                values={_column(cell, run): value for cell, value in found.items()},
+                values=found,
             )
     return rows
 
@@ -199,29 +154,34 @@ def seed_rows(
 def _stored(study: Study, run: Run, options: StudyOptions) -> SeedRow | None:
     """Return the row of a finished run whose folder may be gone; None if a value of the tables is not in it."""
     row = options.finished.get(key_of(run))
-    has_all = row is not None and all(_column(cell, run) in row.values for cell in cells(study, run.condition))
+    has_all = row is not None and all(name in row.values for *_, name in cells(study, run.condition))
     return row if has_all else None
 
 
-def _column(cell: Cell, run: Run) -> str:
-    metric, setting = cell
-    return metric if setting in (metric, run.condition.setting) else f"{metric} {setting}"
+def column(metric: Metric, setting: str, condition: Condition) -> str:
+    """Return the column of a metric in a file of seeds."""
+    return metric.name if setting in (metric.name, condition.setting) else f"{metric.name} {setting}"
 
 
-def _values(part: Evaluation, run: Run, options: StudyOptions) -> dict[str, float | None] | None:
-    """Return the values of a suite in the report of a run; None if it was measured in another way or is damaged."""
-    path, found = options.report(run, part) / "results.json", None
+def _evaluated(study: Study, run: Run, options: StudyOptions) -> list[tuple[Evaluation, Values | None]]:
+    """Return the values of each evaluation of a run, None if there are none."""
+    limits = [options.images_of(part) for part in study.evaluation]
+    suites = {limit: _suites(options.report(run, limit), options) for limit in set(limits)}
+    return [(part, suites[limit].get(part.suite)) for part, limit in zip(study.evaluation, limits)]
+
+
+def _suites(report: Path, options: StudyOptions) -> dict[str, Values]:
+    """Return the values per suite in a report; none of what was measured in another way or is damaged."""
     try:
-        by_model = read_json(path, suites=dict)["suites"].get(part.suite, {})
-        for name, entry in check_keys(by_model, {}, where=f"{path}: {part.suite}").items():
-            check_keys(entry, {"values": dict, "settings": dict}, where=f"{path}: {part.suite} of {name}")
-            values = entry["values"]
-            check_keys(values, dict.fromkeys(values, (float, NoneType)), where=f"{path}: {part.suite}")
-            if _is_current(part.suite, entry["settings"], options):
-                found = values
+        suites = read_results(report / "results.json")["suites"]
     except UserError:
-        return None
-    return found
+        return {}
+    return {
+        suite: entry["values"]
+        for suite, by_model in suites.items()
+        for entry in by_model.values()
+        if _is_current(suite, entry["settings"], options)
+    }
 
 
 def _is_current(suite: str, settings: Mapping[str, Any], options: StudyOptions) -> bool:
@@ -236,12 +196,11 @@ def check_finished(study: Study, runs: Sequence[Run], options: StudyOptions) -> 
     Raises:
         UserError: runs with another recipe, and the keys that differ.
     """
-    problems, digests = [], dict[int, str]()
+    problems = []
     for run in runs:
         row = _stored(study, run, options)
         if row is not None:
-            own = digests.setdefault(id(run.condition), recipe_digest(run_recipe(run, options)))
-            if row.recipe != own:
+            if row.recipe != (own := recipe_digest(run_recipe(run, options))):
                 problems.append(f"{run.name} was run with another recipe ({row.recipe}, not {own}): remove its row")
             continue
         folder = RunFolder(options.runs / run.name)

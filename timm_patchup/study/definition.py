@@ -9,46 +9,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
-from ..errors import UserError, brief, nearest
+from ..errors import UserError, brief, nearest, unknown
+from ..evaluation.suites import SUITES
 from ..recipe.compose import recipes_dir
 from ..recipe.schema import MIX_PREFIX
+from ..report.numbers import Metric
+from ..report.statistics import pairs_needed
 from ..system.checked import Kinds, check_keys, read_yaml
-from .statistics import pairs_needed
+from .metrics import RUN_METRICS
 
-Measure = Literal["training", "timing"]
-# Metrics of trainings and of evaluation suites, with their units.
-METRICS = {
-    "test_error": "%",
-    "median_error": "%",
-    "val_error": "%",
-    "top5_error": "%",
-    "test_nll": "nats",
-    "time_ratio": "x",
-    "ece": "%",
-    "brier": "score",
-    "affine_error": "%",
-    "robust_accuracy": "%",
-    "fgsm_accuracy": "%",
-    "corruption_error": "%",
-    "corruption_sum": "sum of %",
-    "activation": "magnitude",
-    "rho": "radians",
-}
-HIGHER_IS_BETTER = {"robust_accuracy", "fgsm_accuracy"}
-# Those of a run itself; the others are measured by suites.
-_METRICS_OF: dict[Measure, tuple[str, ...]] = {
-    "training": ("test_error", "median_error", "val_error", "top5_error", "test_nll"),
-    "timing": ("time_ratio",),
-}
 _KEY_TYPES: dict[str, Kinds] = {
     **dict.fromkeys(("title", "shows", "note", "measure", "reference"), str),
     **dict.fromkeys(("metrics", "paper", "evaluation", "groups", "comparisons"), list),
     **dict.fromkeys(("seeds", "first_seed"), int),
     **dict.fromkeys(("paper_ratio", "overrides"), dict),
 }
-_KEYS = set(_KEY_TYPES)
+_PLAIN_KEYS = ("title", "shows", "note", "seeds", "first_seed", "reference")
 _LISTS_OF_NAMES = {"metrics", "paper", "benchmarks", "methods", "comparisons"}
 _GROUP_KEYS = {"benchmarks", "methods", "cases", "grid", "seeds"}
 _EVALUATION_KEYS = {"suite", "metric", "values"}
@@ -104,20 +82,21 @@ class Evaluation:
 
     Attributes:
         suite: its name.
-        metric: one of ``METRICS``.
+        metric: one of the suite's metrics.
         values: names of its values.
-        lines: what the values are, if the figure has a line per method over them, as the paper's has; else empty.
+        lines: what the values are, if the figure has a line per method over them, as the paper's has; else empty. The
+            metric's, unless the study sets it.
         limit: number of test images, None for all.
     """
 
     suite: str
-    metric: str
+    metric: Metric
     values: tuple[str, ...]
     lines: str = ""
     limit: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Study:
     """A study, as defined by its file.
 
@@ -134,27 +113,27 @@ class Study:
         paper: labels of the paper's tables to compare with; the first one that has a number is used.
         paper_ratio: metric and method, if our ratio is compared with the paper's metric relative to that method.
         evaluation: suites on which each trained run is evaluated; the first one is plotted.
-        measure: whether a run is a training or a measurement of time.
+        measure: what a run is, a key of ``RUN_METRICS``.
         conditions: the rows.
     """
 
     name: str
     title: str
-    shows: str
-    note: str
-    seeds: int
-    first_seed: int
-    reference: str | None
+    shows: str = ""
+    note: str = ""
+    seeds: int = 5
+    first_seed: int = 0
+    reference: str | None = None
     comparisons: tuple[str, ...]
-    metrics: tuple[str, ...]
+    metrics: tuple[Metric, ...]
     paper: tuple[str, ...]
     paper_ratio: tuple[str, str] | None
     evaluation: tuple[Evaluation, ...]
-    measure: Measure
+    measure: str
     conditions: tuple[Condition, ...]
 
     @property
-    def plotted(self) -> str:
+    def plotted(self) -> Metric:
         """The metric of the figure."""
         return self.evaluation[0].metric if self.evaluation else self.metrics[0]
 
@@ -202,47 +181,39 @@ def load_study(name: str) -> Study:
 def make_study(name: str, values: Mapping[str, Any]) -> Study:
     """Make a study from the keys of its file; raise UserError with everything that is wrong."""
     _check_types(name, values)
-    groups, parts = values.get("groups") or [], values.get("evaluation") or []
-    metrics = values.get("metrics") or ["test_error"]
-    measure: Measure = values.get("measure") or "training"
-    shown = [*metrics, *(part["metric"] for part in parts if "metric" in part)]
-    problems = [f"{name}: unknown key {brief(key)}{nearest(key, _KEYS)}" for key in sorted(set(values) - _KEYS)]
-    problems += [f"{name}: unknown metric {brief(m)}{nearest(m, METRICS)}" for m in shown if m not in METRICS]
+    groups = values.get("groups") or []
+    metrics, measure = values.get("metrics") or ["test_error"], values.get("measure") or "training"
+    of_run = {metric.name: metric for metric in RUN_METRICS[measure]}
+    problems = [
+        f"{name}: unknown key {brief(key)}{nearest(key, _KEY_TYPES)}" for key in sorted(set(values) - set(_KEY_TYPES))
+    ]
     problems += [
-        f"{name}: {m} is not a metric of a {measure}, which has {', '.join(_METRICS_OF[measure])}; "
+        f"{name}: {metric} is not a metric of a {measure}, which has {', '.join(of_run)}{nearest(metric, of_run)}; "
         f"values of a suite belong to evaluation"
-        for m in metrics
-        if m in METRICS and m not in _METRICS_OF[measure]
+        for metric in metrics
+        if metric not in of_run
     ]
     for group in groups:
-        unknown = sorted(set(group) - _GROUP_KEYS)
-        problems += [f"{name}: unknown key {brief(key)} in a group{nearest(key, _GROUP_KEYS)}" for key in unknown]
+        others = sorted(set(group) - _GROUP_KEYS)
+        problems += [f"{name}: unknown key {brief(key)} in a group{nearest(key, _GROUP_KEYS)}" for key in others]
         problems += [f"{name}: a group needs {key}" for key in ("benchmarks", "methods") if not group.get(key)]
-    for part in parts:
-        if set(part) - {"lines", "limit"} != _EVALUATION_KEYS or not isinstance(part["values"], list):
-            problems.append(f"{name}: an evaluation needs a suite, a metric and a list of values, got {brief(part)}")
+    evaluation = []
+    for part in values.get("evaluation") or []:
+        try:
+            evaluation.append(_make_evaluation(part))
+        except UserError as error:
+            problems += [f"{name}: {problem}" for problem in error.problems]
     if not groups or not values.get("title"):
         problems.append(f"{name}: a study needs a title and groups")
     if problems:
         raise UserError(problems)
-    evaluation = [
-        Evaluation(
-            part["suite"], part["metric"], tuple(map(str, part["values"])), part.get("lines") or "", part.get("limit")
-        )
-        for part in parts
-    ]
     conditions = [condition for group in groups for condition in _expand(group, values.get("overrides") or {})]
     ratio = values.get("paper_ratio")
     study = Study(
         name=name,
-        title=values["title"],
-        shows=values.get("shows") or "",
-        note=values.get("note") or "",
-        seeds=values.get("seeds") or 5,
-        first_seed=values.get("first_seed") or 0,
-        reference=values.get("reference"),
+        **{key: values[key] for key in _PLAIN_KEYS if values.get(key) is not None},
         comparisons=tuple(values.get("comparisons") or []),
-        metrics=tuple(metrics),
+        metrics=tuple(of_run[metric] for metric in metrics),
         paper=tuple(values.get("paper") or []),
         paper_ratio=(ratio["metric"], ratio["method"]) if ratio else None,
         evaluation=tuple(evaluation),
@@ -257,6 +228,28 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
         raise UserError([f"{name}: {run} is defined twice" for run in twice])
     _check_comparisons(study)
     return study
+
+
+def _make_evaluation(part: Mapping[str, Any]) -> Evaluation:
+    """Make an evaluation from its keys; raise UserError if a key, its suite, its metric or a value does not exist."""
+    if set(part) - {"lines", "limit"} != _EVALUATION_KEYS or not isinstance(part["values"], list):
+        raise UserError(f"an evaluation needs a suite, a metric and a list of values, got {part}")
+    if part["suite"] not in SUITES:
+        raise unknown("suite", part["suite"], SUITES)
+    suite, values = SUITES[part["suite"]], tuple(map(str, part["values"]))
+    metrics = {metric.name: metric for metric in suite.metrics}
+    metric, named = metrics.get(part["metric"]), f"suite {suite.name}"
+    problems = [
+        f"{named} has no value {value!r}{nearest(value, suite.values)}"
+        for value in values
+        if suite.values and value not in suite.values
+    ]
+    if metric is None:
+        problems.append(f"{named} has no metric {part['metric']!r}, only {', '.join(metrics) or 'numbers for reports'}")
+    if problems or metric is None:
+        raise UserError(problems)
+    lines = metric.lines if part.get("lines") is None else part["lines"]
+    return Evaluation(suite.name, metric, values, lines, part.get("limit"))
 
 
 def _check_comparisons(study: Study) -> None:
@@ -284,35 +277,31 @@ def _check_comparisons(study: Study) -> None:
 def _check_types(name: str, values: Mapping[str, Any]) -> None:
     """Raise UserError at the first value of another type than its key has; unknown keys are reported elsewhere."""
 
-    def check(content: Any, kinds: Mapping[str, Kinds], where: str) -> None:
+    def check(content: Any, kinds: Mapping[str, Kinds], where: str, **minimums: int) -> None:
         given = check_keys(content, {}, where=where)
         check_keys(given, {key: kind for key, kind in kinds.items() if given.get(key) is not None}, where=where)
         for key in _LISTS_OF_NAMES & set(given):
             if not all(isinstance(one, str) and one for one in given[key] or []):
                 raise UserError(f"{where}: {key} must be a list of names, got {brief(given[key])}")
+        for key, low in minimums.items():
+            if given.get(key) is not None and given[key] < low:
+                raise UserError(f"{where}: {key} must be at least {low}, got {given[key]}")
 
-    check(values, _KEY_TYPES, name)
-    for key, low in {"seeds": 1, "first_seed": 0}.items():
-        if values.get(key) is not None and values[key] < low:
-            raise UserError(f"{name}: {key} must be at least {low}, got {values[key]}")
-    if values.get("measure") not in (None, *get_args(Measure)):
-        raise UserError(
-            f"{name}: measure must be one of {', '.join(get_args(Measure))}, got {brief(values['measure'])}"
-        )
+    check(values, _KEY_TYPES, name, seeds=1, first_seed=0)
+    measure = values.get("measure") or "training"
+    if measure not in RUN_METRICS:
+        raise UserError(f"{name}: measure must be one of {', '.join(RUN_METRICS)}, got {brief(measure)}")
     if values.get("metrics") == []:
-        raise UserError(f"{name}: metrics is empty: give at least one of {', '.join(METRICS)}")
+        known = ", ".join(metric.name for metric in RUN_METRICS[measure])
+        raise UserError(f"{name}: metrics is empty: give at least one of {known}")
     for group in values.get("groups") or []:
         kinds = {"benchmarks": list, "methods": list, "cases": dict, "grid": dict, "seeds": int}
-        check(group, kinds, f"{name}: a group")
-        if group.get("seeds") is not None and group["seeds"] < 1:
-            raise UserError(f"{name}: seeds of a group must be at least 1, got {group['seeds']}")
+        check(group, kinds, f"{name}: a group", seeds=1)
         for case, overrides in (group.get("cases") or {}).items():
             check({} if overrides is None else overrides, {}, f"{name}: case {case}")
         check(group.get("grid") or {}, dict.fromkeys(group.get("grid") or {}, list), f"{name}: grid")
     for part in values.get("evaluation") or []:
-        check(part, {"suite": str, "metric": str, "lines": str, "limit": int}, f"{name}: evaluation")
-        if part.get("limit") is not None and part["limit"] < 1:
-            raise UserError(f"{name}: evaluation: limit must be at least 1, got {part['limit']}")
+        check(part, {"suite": str, "metric": str, "lines": str, "limit": int}, f"{name}: evaluation", limit=1)
     if values.get("paper_ratio"):
         check_keys(values["paper_ratio"], {"metric": str, "method": str}, where=f"{name}: paper_ratio")
 

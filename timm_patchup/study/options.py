@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ..core.outside import require_consent
-from ..data.source import name_of
-from ..evaluation.suites import option_values
+from ..evaluation.suites import option_values, study_options
 from ..recipe import Recipe, load_recipe
 from ..training.infer import name_after_folder
 from .definition import Evaluation, Run
 from .seeds import SeedRows
-
-EPS_SPACE = "normalised"
 
 
 @dataclass(frozen=True)
@@ -27,8 +24,7 @@ class StudyOptions:
         data_dir: folder of local data, None for the Hub.
         threads: threads per run, None for the default of the training command.
         overrides: keys of a recipe that the user gave for all runs.
-        corrupted: dataset of corrupted test images, None to generate them.
-        eps_space: space of FGSM's eps; normalised in studies, as in the authors' code.
+        given: values of the suites' options that the user gave.
         finished: rows of finished runs whose folders may be gone.
         allow_imports: whether to import the methods from outside that the file of the study names.
     """
@@ -38,15 +34,15 @@ class StudyOptions:
     data_dir: Path | None = None
     threads: int | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    corrupted: str | None = None
-    eps_space: str = EPS_SPACE
+    given: Mapping[str, Any] = field(default_factory=dict)
     finished: SeedRows = field(default_factory=dict)
     allow_imports: bool = False
 
     @property
     def of_suites(self) -> dict[str, Any]:
         """The options of all suites, as the runs of the study are evaluated with."""
-        return option_values({"eps_space": self.eps_space, "corrupted": self.corrupted})
+        defaults = {name: option.default_in_study for name, option in study_options().items()}
+        return option_values({**defaults, **self.given})
 
     @property
     def runs(self) -> Path:
@@ -54,19 +50,20 @@ class StudyOptions:
 
     @property
     def reports(self) -> Path:
-        """The folder of the reports, one per set of corrupted images and space of eps: none is mistaken for another."""
-        name = "" if self.corrupted is None else f"_{name_of(self.corrupted).replace('/', '_')}"
-        name += "" if self.eps_space == EPS_SPACE else f"_{self.eps_space}"
-        return self.folder / f"reports{name}"
+        """The folder of the reports, one per values of the suites' options: none is mistaken for another."""
+        parts = ["reports"]
+        for name, option in study_options().items():
+            if (value := self.of_suites[name]) != option.default_in_study:
+                parts.append(option.label(value) if option.label else f"{name}_{value}")
+        return self.folder / "_".join(parts).replace("/", "_")
 
-    def limit_of(self, part: Evaluation) -> int | None:
-        """The number of test images of an evaluation, None for all."""
+    def images_of(self, part: Evaluation) -> int | None:
+        """The number of images of an evaluation, None for all."""
         return min((limit for limit in (self.limit, part.limit) if limit is not None), default=None)
 
-    def report(self, run: Run, part: Evaluation) -> Path:
-        """The folder of a run's report; a report has one number of images, so that fewer are in another one."""
-        limit = self.limit_of(part)
-        return self.reports / (run.name if limit == self.limit else f"{run.name}-{limit}_images")
+    def report(self, run: Run, images: int | None = None) -> Path:
+        """The report of a run. Evaluations on fewer images than the study's have another, as their data is other."""
+        return self.reports / (run.name if images in (None, self.limit) else f"{run.name}-{images}_images")
 
     def data_of(self, run: Run) -> Path | None:
         """The folder of a run's data: a subfolder with the name of its dataset, or else the folder itself."""

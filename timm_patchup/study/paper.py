@@ -4,6 +4,7 @@ They are the paper's, or those of another source, which a table of them names. U
 compares like with like.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -30,6 +31,11 @@ class PaperNumber:
 def paper_tables() -> dict[str, dict[str, Any]]:
     """Return the tables by label: the paper's LaTeX label, or that of another source."""
     return {table["label"]: table for table in read_yaml(recipes_dir() / "paper_results.yaml")}
+
+
+def source_of(numbers: Iterable[PaperNumber | None]) -> str:
+    """Return whose numbers these are: the paper's, or those of another source."""
+    return " and ".join(dict.fromkeys(number.source for number in numbers if number is not None)) or PAPER
 
 
 def check_tables(study: Study) -> None:

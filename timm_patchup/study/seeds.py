@@ -22,6 +22,7 @@ from ..errors import UserError, one_line
 from ..recipe import Recipe
 from ..recipe.idle import nothing_drawn
 from ..recipe.schema import KEYS_FREE_TO_CHANGE_ON_RESUME, MIX_PREFIX
+from ..report.tables import comma_separated
 from ..system.checked import read_text
 from ..system.files import write_whole
 from .definition import Run
@@ -98,15 +99,14 @@ def read_seeds(path: Path) -> SeedRows:
 
 def write_seeds(path: Path, rows: Iterable[SeedRow]) -> None:
     """Write rows to a file of seeds, with all digits; a field without a value is empty."""
-    rows, text = list(rows), io.StringIO()
+    rows = list(rows)
     columns = list(dict.fromkeys(name for row in rows for name in row.values))
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_HEAD, *columns])
+    lines: list[tuple[object, ...]] = [(*_HEAD, *columns)]
     for row in rows:
         minutes = None if row.cpu_minutes is None else round(row.cpu_minutes, 2)
         head = (*row.place, row.seed, row.data_seed, row.recipe, row.commit, minutes)
-        writer.writerow(["" if value is None else value for value in (*head, *map(row.values.get, columns))])
-    write_whole(path, text.getvalue())
+        lines.append((*head, *map(row.values.get, columns)))
+    write_whole(path, comma_separated(lines))
 
 
 def recipe_digest(recipe: Recipe) -> str:

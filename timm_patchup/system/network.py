@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from ..errors import HubError, HubFailed, one_line
+from ..errors import HubError, one_line
 from .privacy import Private
 
 # HTTP libraries of the Hub's client: it has changed them more than once.
@@ -56,38 +56,40 @@ def explain_hub_error(error: BaseException, repo: str, *, doing: Literal["load",
     if isinstance(error, errors.RevisionNotFoundError):
         return HubError(f"{repo}: no such revision on the Hub: see its page for the names of branches and tags")
     if isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError):
-        return HubFailed(f"{repo} has no config.json or model.safetensors: only safetensors are loaded, never pickles")
+        missing = f"{repo} has no config.json or model.safetensors"
+        return HubError(f"{missing}: only safetensors are loaded, never pickles", retry=True)
     status = next((e.response.status_code for e in chain if isinstance(e, errors.HfHubHTTPError)), None)
     if status == 401:
-        return HubFailed("the Hub does not accept the token: make one at https://huggingface.co/settings/tokens")
+        way = "make one at https://huggingface.co/settings/tokens"
+        return HubError(f"the Hub does not accept the token: {way}", retry=True)
     if status is not None:
-        return HubFailed(f"cannot load {repo}: the Hub answered with status {status}; try again later")
+        return HubError(f"cannot load {repo}: the Hub answered with status {status}; try again later", retry=True)
     if is_unreachable(chain):
-        way = "check the path, or the network, HF_HUB_OFFLINE and HF_ENDPOINT"
-        return HubFailed(f"{repo}: no such folder, not in the Hub's cache, and the Hub cannot be reached: {way}")
+        way = "the Hub cannot be reached: check the path, or the network, HF_HUB_OFFLINE and HF_ENDPOINT"
+        return HubError(f"{repo}: no such folder, not in the Hub's cache, and {way}", retry=True)
     text = Private().clean(" ".join(str(e) for e in chain))
-    return HubFailed(f"cannot load {repo}: {type(error).__name__}: {text[:300]}")
+    return HubError(f"cannot load {repo}: {type(error).__name__}: {text[:300]}", retry=True)
 
 
 def no_token() -> HubError:
     """Return the error for a missing token."""
-    return HubFailed("no Hub token: log in with `hf auth login` or set HF_TOKEN, with write access")
+    return HubError("no Hub token: log in with `hf auth login` or set HF_TOKEN, with write access", retry=True)
 
 
 def _not_fetched(error: BaseException, repo: str) -> HubError:
     if isinstance(error, OSError) and error.filename is not None:
-        return HubFailed(f"cannot write the data: {error.strerror}")
+        return HubError(f"cannot write the data: {error.strerror}", retry=True)
     problem = dataset_problem(error, repo)
     if problem is not None:
         return problem
     text = Private().clean(one_line(error))
-    return HubFailed(f"cannot fetch dataset {repo}: {type(error).__name__}: {text[:300]}")
+    return HubError(f"cannot fetch dataset {repo}: {type(error).__name__}: {text[:300]}", retry=True)
 
 
 def dataset_problem(error: BaseException, name: str) -> HubError | None:
     """Return why a dataset cannot be loaded from the Hub and what to do, None if the Hub is not the reason.
 
-    Only a Hub that does not answer is a HubFailed: with a wrong name or without access, trying again does not help.
+    Only a Hub that does not answer can be tried again: with a wrong name or without access, that does not help.
     """
     from datasets.exceptions import DatasetNotFoundError
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
@@ -101,7 +103,7 @@ def dataset_problem(error: BaseException, name: str) -> HubError | None:
         return HubError(f"no dataset {name} on the Hub, or no access to it: {page}")
     if is_unreachable(chain) or any(isinstance(e, HfHubHTTPError) for e in chain):
         way = "check the network, HF_HUB_OFFLINE and HF_ENDPOINT"
-        return HubFailed(f"dataset {name} is not cached and the Hub cannot be reached: {way}")
+        return HubError(f"dataset {name} is not cached and the Hub cannot be reached: {way}", retry=True)
     return None
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..core.criterion import Criterion, bce_softmax, cross_entropy
 from ..core.mixer import Mixer
 from ..data.transforms import Augmentation
-from ..errors import HubFailed, SiteError, UserError, brief, nearest, one_line
+from ..errors import HubError, SiteError, UserError, brief, nearest, one_line
 from ..recipe import Recipe
 from ..recipe.parts import AugmentSpec, ImageSpec
 from ..system.network import error_chain, is_unreachable
@@ -52,7 +52,7 @@ def build_model(recipe: Recipe, pretrained_path: Path | None = None) -> nn.Modul
 
     Raises:
         UserError: the weights cannot be loaded or do not fit.
-        HubFailed: the Hub cannot be reached.
+        HubError: the Hub cannot be reached.
     """
     optional: dict[str, Any] = {"drop_path_rate": recipe.drop_path} if recipe.drop_path is not None else {}
     if recipe.drop:
@@ -79,7 +79,7 @@ def build_model(recipe: Recipe, pretrained_path: Path | None = None) -> nn.Modul
         if is_unreachable(error_chain(error)):
             network = "check the network, HF_HUB_OFFLINE and HF_ENDPOINT"
             reason = f"not in the Hub's cache, and the Hub cannot be reached: {network}, {way}"
-            raise HubFailed(f"{line}: {reason}") from error
+            raise HubError(f"{line}: {reason}", retry=True) from error
         raise UserError(f"{line}: {one_line(error, 200)}; {way}") from error
     if recipe.pretrained and pretrained_path is not None:
         check_loaded(model, pretrained_path)

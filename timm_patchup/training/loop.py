@@ -20,9 +20,11 @@ from ..data.batches import EvaluationBatches
 from ..data.loader import Data, ImageLoader, evaluation_loader, training_loader
 from ..errors import CheckpointError, NonFinite, NoResult, Stopped
 from ..recipe import Recipe
+from ..report.confusion import plot_confusion
+from ..report.curves import plot_curves
+from ..report.figures import save
 from ..runs.checkpoint import Checkpoint, Checkpoints
-from ..runs.confusion import MAX_CLASSES, Confusion, plot_confusion
-from ..runs.curves import plot_curves
+from ..runs.confusion import MAX_CLASSES, Confusion
 from ..runs.folder import EpochRow, RunFolder, median_of
 from ..runs.metrics import Metrics, evaluate
 from ..runs.together import together
@@ -228,9 +230,10 @@ class Trainer:
 
     def _plot(self) -> None:
         self._curves_at = time.perf_counter()
-        plot_curves(
-            self.position.rows,
+        save(
             self.folder.path / "curves.png",
+            plot_curves,
+            self.position.rows,
             title=self.folder.name,
             best_epoch=self.position.best_epoch if self._chooses else None,
             val_name="validation" if self.data.held_out else "test",
@@ -285,8 +288,8 @@ class Trainer:
                 self.folder.write_summary(self.position.rows)
                 self._plot()
                 if results["confusion"] is not None:
-                    path = self.folder.path / "confusion.png"
-                    plot_confusion(results["confusion"], self.data.class_names, path, title=self.folder.name)
+                    path, classes = self.folder.path / "confusion.png", self.data.class_names
+                    save(path, plot_confusion, results["confusion"], classes, title=self.folder.name)
                 self.folder.write_results(results)
         self.accelerator.log({"test_error": metrics.error, "test_loss": metrics.loss}, step=self.num_epochs)
         return results

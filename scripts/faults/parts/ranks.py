@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from timm_patchup.data.images import MemoryImages
-from timm_patchup.errors import DataFailed
+from timm_patchup.errors import DataError
 from timm_patchup.runs.checkpoint import Checkpoints
 from timm_patchup.training.learner import Learner
 from timm_patchup.training.loop import Trainer
@@ -44,7 +44,12 @@ def _kill_worker(*args: Any) -> None:
 FAULTS: dict[str, tuple[type, str, Callable[..., None], str]] = {
     "an unexpected error in the loop": (Learner, "update", _raising(lambda: RuntimeError(REASON)), REASON),
     "a full disk in the loop": (Learner, "update", _raising(lambda: OSError(28, REASON)), REASON),
-    "an image that cannot be read": (MemoryImages, "__getitems__", _raising(lambda: DataFailed(REASON)), REASON),
+    "an image that cannot be read": (
+        MemoryImages,
+        "__getitems__",
+        _raising(lambda: DataError(REASON, retry=True)),
+        REASON,
+    ),
     "a full disk in a checkpoint": (Checkpoints, "save", _raising(lambda: OSError(28, REASON)), REASON),
     "a failed validation": (Trainer, "_evaluate", _raising(lambda: MemoryError(REASON)), REASON),
     "weights that are not finite": (Learner, "update", _ruin_weights, "the loss is not finite"),

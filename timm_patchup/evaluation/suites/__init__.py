@@ -1,11 +1,11 @@
 """The list of suites, in the order of the report. To add one, write its file and add its module to ``_MODULES``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from ...errors import UserError, brief, nearest
-from ..suite import Suite
+from ...errors import UserError, brief, nearest, unknown
+from ..suite import Option, Suite
 from . import activations, affine, attacks, clean, corruptions, fgsm, geometry
 
 _MODULES = (clean, affine, fgsm, activations, geometry, corruptions, attacks)
@@ -18,6 +18,13 @@ def parse_suites(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def study_options(names: Iterable[str] | None = None) -> dict[str, Option]:
+    """Return the options that studies have, by name: those of some suites, or of all."""
+    suites = SUITES.values() if names is None else [SUITES[name] for name in names]
+    found = [option for suite in suites for option in suite.options if option.in_study]
+    return {option.name: option for option in sorted(found, key=lambda option: option.name)}
+
+
 def option_values(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of all options: those given, and the defaults of the others.
 
@@ -25,9 +32,8 @@ def option_values(given: Mapping[str, Any]) -> dict[str, Any]:
         UserError: an option is unknown.
     """
     defaults = {option.name: option.default for suite in SUITES.values() for option in suite.options}
-    unknown = [name for name in given if name not in defaults]
-    if unknown:
-        raise UserError([f"unknown option {brief(name)}{nearest(name, defaults)}" for name in unknown])
+    if others := [name for name in given if name not in defaults]:
+        raise UserError([f"unknown option {brief(name)}{nearest(name, defaults)}" for name in others])
     return defaults | dict(given)
 
 
@@ -36,7 +42,7 @@ def suite_problems(names: Sequence[str], options: Mapping[str, Any]) -> list[str
     problems = []
     for name in names:
         if name not in SUITES:
-            problems.append(f"unknown suite {brief(name)}, choose from {', '.join(SUITES)}{nearest(name, SUITES)}")
+            problems += unknown("suite", name, SUITES).problems
             continue
         suite = SUITES[name]
         replaced = {

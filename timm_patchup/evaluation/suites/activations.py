@@ -18,10 +18,11 @@ from ...core.layout import FeatureMap, features_in
 from ...core.probe import probe
 from ...core.sites import list_sites, resolve_sites
 from ...errors import SiteError, UserError
+from ...report.figures import Figure, panels
+from ...report.numbers import Metric
 from ..context import EvalContext, Measured
-from ..figures import Entries, panel_grid
 from ..recording import recorded
-from ..rows import ResultRow, curves_of
+from ..rows import ResultRow
 from ..suite import Suite, choice
 
 
@@ -83,22 +84,22 @@ def signed_sum(output: object, layout: FeatureMap) -> Tensor:
     return layout.to_nchw(features_in(output)[0])[0].double().sum(dim=(1, 2)).cpu()
 
 
-def figure(entries: Entries, rows: Sequence[ResultRow]) -> Any:
+def figure(rows: Sequence[ResultRow]) -> Figure:
     """Plot the sorted magnitudes, one panel per site and one line per row."""
-    curves = [curves_of(row, entries) for row in rows]
-    signed = any(entry["settings"]["magnitude"].startswith("signed") for entry in entries.values())
-    sites = list(dict.fromkeys(site for own in curves for site in own))
-    chart, panels = panel_grid(len(sites))
-    for site, axes in zip(sites, panels):
-        for row, own in zip(rows, curves):
-            members = own.get(site, [])
+    entries = [entry for row in rows for entry in row.entries.values()]
+    signed = any(entry["settings"]["magnitude"].startswith("signed") for entry in entries)
+    sites = list(dict.fromkeys(site for row in rows for site in row.curves))
+    chart, all_axes = panels(len(sites))
+    for site, axes in zip(sites, all_axes):
+        for row in rows:
+            members = row.curves.get(site, [])
             if members and len({len(curve) for curve in members}) == 1:
                 axes.plot(np.mean(members, axis=0), label=row.label)
         axes.set_title(site)
         axes.set_xlabel("channel, sorted")
         axes.set_ylabel("sum of activations" if signed else "mean |activation|")
-        axes.grid(alpha=0.3)
-    panels[0].legend(fontsize="small")
+        axes.grid(True)
+    all_axes[0].legend(fontsize="small")
     return chart
 
 
@@ -121,6 +122,7 @@ SUITE = Suite(
     unit="mean magnitude at each site",
     measure=measure,
     settings=settings,
+    metrics=(Metric("activation", "magnitude", digits=4),),
     digits=4,
     figure=figure,
     check=check,

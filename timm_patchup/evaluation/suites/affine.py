@@ -19,8 +19,9 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as vision
 
 from ...core.seeding import derive_seed
+from ...report.charts import bars
+from ...report.numbers import Metric
 from ..context import EvalContext, Measured
-from ..figures import bars
 from ..suite import OptionValues, Suite, choice
 
 
@@ -120,6 +121,7 @@ SUITE = Suite(
     settings=settings,
     is_current=_is_current,
     values=tuple(deformation.name for deformation in DEFORMATIONS),
+    metrics=(Metric("affine_error", "%"),),
     figure=partial(bars, ylabel="error, %"),
     options=(
         choice(

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from ...core.seeding import derive_seed
+from ...report.charts import bars
+from ...report.numbers import Metric
 from ..context import EvalContext, Measured
-from ..figures import bars
 from ..suite import Option, Suite, choice
 
 RADIUS = 8 / 255
@@ -135,6 +136,7 @@ SUITE = Suite(
     # Earlier releases compared the distance with the radius.
     is_current=lambda stored, options: "foolbox" in stored.get("accuracy", ""),
     values=(*(f"{name} {kind}" for name in MINIMISING for kind in ("accuracy", "median distance")), "pgd accuracy"),
+    metrics=(Metric("robust_accuracy", "%", higher_is_better=True),),
     digits=3,
     figure=partial(bars, ylabel="accuracy within 8/255, %", without="distance"),
     packages=("foolbox",),

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...report.numbers import Metric
 from ..context import EvalContext, Measured
 from ..suite import Suite
 
@@ -83,6 +84,7 @@ SUITE = Suite(
     settings=settings,
     values=tuple(_LABELS),
     labels=_LABELS,
+    metrics=(Metric("ece", "%"), Metric("brier", "score", digits=3)),
     digits=3,
     tall=False,
 )

@@ -17,7 +17,7 @@ from ...data.encoded import Source
 from ...data.folders import FolderSource
 from ...data.source import HUB_PREFIX
 from ...data.splits import take_stratified
-from ...errors import DataError, DataFailed, Failed, brief, one_line
+from ...errors import DataError, brief, one_line
 from ...recipe.parts import ImageSpec
 from ...system.network import explain_hub_error
 from ..images import TestImages
@@ -144,12 +144,17 @@ def _find_folder(where: str, name: str) -> Path:
     raise DataError(f"corrupted images {where}: contains neither {name}/SEVERITY/CLASS/ nor {name}.npy with labels.npy")
 
 
+def require_folder(where: str) -> None:
+    """Raise DataError unless files are in a folder or on the Hub."""
+    if not where.startswith(HUB_PREFIX) and not Path(where).is_dir():
+        kind = "an archive: unpack it first" if Path(where).is_file() else "not a folder"
+        raise DataError(f"corrupted images {where} is {kind}; a dataset of the Hub is {HUB_PREFIX}OWNER/NAME")
+
+
 @lru_cache(maxsize=4)
 def _local_folder(where: str) -> Path:
+    require_folder(where)
     if not where.startswith(HUB_PREFIX):
-        if not Path(where).is_dir():
-            kind = "an archive: unpack it first" if Path(where).is_file() else "not a folder"
-            raise DataError(f"corrupted images {where} is {kind}; a dataset of the Hub is {HUB_PREFIX}OWNER/NAME")
         return Path(where)
     from huggingface_hub import snapshot_download
 
@@ -158,5 +163,4 @@ def _local_folder(where: str) -> Path:
         return Path(snapshot_download(repo, repo_type="dataset"))
     except Exception as error:  # whatever the Hub's client and its transport raise
         problem = explain_hub_error(error, repo, doing="fetch")
-        failure = DataFailed if isinstance(problem, Failed) else DataError
-        raise failure(f"corrupted images: {problem}") from error
+        raise DataError(f"corrupted images: {problem}", retry=problem.retry) from error

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -20,13 +19,13 @@ from torch import Tensor
 from ...core.seeding import derive_seed
 from ...data.source import name_of
 from ...errors import UserError
+from ...report.charts import bars
+from ...report.numbers import Metric, SeedValues
+from ...report.pages import Block
 from ..context import EvalContext, Measured
-from ..figures import bars
-from ..pages import Block
-from ..results import Entry, Results
-from ..rows import Number, ResultRow, number, values_of
+from ..rows import ResultRow
 from ..suite import Extra, Option, OptionValues, Suite
-from .corrupted_files import SEVERITIES, check_corrupted, open_corrupted
+from .corrupted_files import SEVERITIES, check_corrupted, open_corrupted, require_folder
 
 CORRUPTIONS = (
     "gaussian_noise",
@@ -74,8 +73,10 @@ def check(context: EvalContext) -> None:
 
 
 def check_options(options: OptionValues, models: Sequence[str]) -> None:
-    """Raise UserError if the baseline is none of the models."""
-    baseline = options["baseline"]
+    """Raise UserError if the baseline is none of the models, DataError if there is no folder of corrupted images."""
+    baseline, files = options["baseline"], options["corrupted"]
+    if files is not None:
+        require_folder(files)
     if baseline is not None and baseline not in models:
         raise UserError(f"baseline must be one of the models {', '.join(models)}, got {baseline}")
 
@@ -133,10 +134,11 @@ def numpy_seeded(seed: int) -> Iterator[None]:
     """
     state, make_generator = np.random.get_state(), np.random.default_rng
     np.random.seed(seed)
+    np.random.default_rng = lambda own=None: make_generator(seed if own is None else own)  # type: ignore[assignment]
     try:
-        with patch.object(np.random, "default_rng", lambda own=None: make_generator(seed if own is None else own)):
-            yield
+        yield
     finally:
+        np.random.default_rng = make_generator
         np.random.set_state(state)
 
 
@@ -167,44 +169,35 @@ def _cached(
     return corrupted.to(context.device).float().div_(255.0)
 
 
-def corruption_errors(results: Results, rows: Sequence[ResultRow], baseline: str) -> dict[str, Any]:
-    """Return the mCE of every row relative to the row of a model, as stored in results.json.
-
-    Rows that were measured on other images than the baseline are left out; without a baseline row there is nothing.
-    """
-    entries = results.suites.get(SUITE.name, {})
-    against = next((row for row in rows if baseline in row.members), None)
-    if against is None:
-        return {}
-    reference = {key: value.mean if value else None for key, value in values_of(against, entries).items()}
-    found: dict[str, Any] = {}
+def corruption_errors(rows: Sequence[ResultRow], against: ResultRow) -> dict[str, SeedValues]:
+    """Return the mCE of each row relative to one of them, by label; rows measured on other images are left out."""
+    baseline = {name: value.mean for name, value in against.values.items()}
+    found = {}
     for row in rows:
-        if _corrupted_images(entries[row.members[0]]) != _corrupted_images(entries[against.members[0]]):
-            continue
-        each = [mean_corruption_error(entries[name]["values"], reference) for name in row.members]
-        mean = number([value for value in each if value is not None])
-        if mean is not None:
-            found[row.label] = {"mean": mean.mean, "std": mean.std}
-    return {"baseline": against.label, "unit": "%", "values": found}
+        if _corrupted_images(row) == _corrupted_images(against):
+            each = [mean_corruption_error(entry["values"], baseline) for entry in row.entries.values()]
+            found[row.label] = SeedValues(tuple(value for value in each if value is not None))
+    return found
 
 
-def mce_table(results: Results, rows: Sequence[ResultRow], options: OptionValues) -> Extra:
+def mce_table(rows: Sequence[ResultRow], options: OptionValues) -> Extra:
     """Return the table of mCE, or a line that explains why there is none."""
     baseline = options["baseline"]
     if baseline is None:
         return Extra((Block("small", "--baseline NAME adds mCE, the mean of E_c relative to that model's."),))
-    mce = corruption_errors(results, rows, baseline)
-    if not mce:
+    against = next((row for row in rows if baseline in row.entries), None)
+    if against is None:
         return Extra((Block("small", f"No mCE: {baseline} has no results of this suite."),))
-    lines = [("model", f"mCE, %, against {mce['baseline']}")]
-    for row in rows:
-        value = mce["values"].get(row.label)
-        lines.append((row.label, "-" if value is None else Number(value["mean"], value["std"]).show(1)))
-    return Extra((Block("table", lines=tuple(lines)),), {"mce": mce})
+    mce = corruption_errors(rows, against)
+    cells = [(row.label, mce.get(row.label, SeedValues()).with_std(1)) for row in rows]
+    table = Block("table", lines=(("model", f"mCE, %, against {against.label}"), *cells))
+    known = {label: {"mean": value.mean, "std": value.std} for label, value in mce.items() if value.values}
+    return Extra((table,), {"mce": {"baseline": against.label, "unit": "%", "values": known}})
 
 
-def _corrupted_images(entry: Entry) -> tuple[Any, ...]:
-    """Return what identifies the images a model saw: the files, or the seed they were generated with."""
+def _corrupted_images(row: ResultRow) -> tuple[Any, ...]:
+    """Return what identifies the images that the models of a row saw: the files, or the seed they were made with."""
+    entry = next(iter(row.entries.values()))
     return entry["settings"]["images"], entry["seed"]
 
 
@@ -216,6 +209,7 @@ SUITE = Suite(
     settings=settings,
     values=(*CORRUPTIONS, "mean error"),
     labels={"mean error": "mean error, %"},
+    metrics=(Metric("corruption_sum", "sum of %", digits=1, lines="corruption"), Metric("corruption_error", "%")),
     digits=1,
     figure=partial(bars, ylabel="E_c, sum of errors in %", without="mean error"),
     packages=("imagecorruptions",),
@@ -226,6 +220,8 @@ SUITE = Suite(
             help="use corrupted files instead of generating the images",
             metavar="DIR|hfds/OWNER/NAME",
             replaces=("imagecorruptions",),
+            in_study=True,
+            label=name_of,
         ),
     ),
     check=check,

@@ -11,9 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...report.charts import lines
+from ...report.figures import Figure, panels
+from ...report.numbers import Metric
 from ..context import EvalContext, Measured
-from ..figures import Entries, error_bars, single_panel
-from ..rows import ResultRow, values_of
+from ..rows import ResultRow
 from ..suite import Suite, choice
 
 EPSILONS = (0.0, 0.05, 0.1, 0.12, 0.15, 0.18, 0.2)
@@ -52,20 +54,15 @@ def step(images: Tensor, direction: Tensor, eps: float) -> Tensor:
     return images if eps == 0 else (images + eps * direction).clamp(0.0, 1.0)
 
 
-def figure(entries: Entries, rows: Sequence[ResultRow]) -> Any:
+def figure(rows: Sequence[ResultRow]) -> Figure:
     """Plot the accuracy over eps."""
-    chart, axes = single_panel()
-    for row in rows:
-        own = values_of(row, entries)
-        numbers = [own[f"{eps:g}"] for eps in EPSILONS]
-        means = [number.mean if number else float("nan") for number in numbers]
-        errors = error_bars(row, numbers)
-        axes.errorbar(EPSILONS, means, yerr=errors, marker="o", markersize=3, capsize=2, label=row.label)
-    spaces = sorted({entry["settings"]["eps_space"] for entry in entries.values()})
+    chart, (axes,) = panels(width=9, height=4.5)
+    lines(axes, rows, {f"{eps:g}": eps for eps in EPSILONS}, spread=lambda value: value.std)
+    spaces = sorted({entry["settings"]["eps_space"] for row in rows for entry in row.entries.values()})
     axes.set_xlabel(f"eps ({', '.join(spaces)})")
     axes.set_ylabel("accuracy, %")
     axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
+    axes.grid(True)
     axes.legend(fontsize="small")
     return chart
 
@@ -78,6 +75,16 @@ SUITE = Suite(
     settings=settings,
     is_current=lambda stored, options: stored.get("eps_space") == options["eps_space"],
     values=tuple(f"{eps:g}" for eps in EPSILONS),
+    metrics=(Metric("fgsm_accuracy", "%", higher_is_better=True, lines="eps"),),
     figure=figure,
-    options=(choice("eps_space", "space of eps (default: pixels)", ("pixels", "normalised")),),
+    options=(
+        choice(
+            "eps_space",
+            "space of eps (default: pixels; in studies normalised, as in the authors' code)",
+            ("pixels", "normalised"),
+            in_study=True,
+            study_default="normalised",
+            label=str,
+        ),
+    ),
 )

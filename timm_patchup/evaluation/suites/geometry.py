@@ -18,10 +18,11 @@ from ...core.probe import probe
 from ...core.sampling import bernoulli
 from ...core.sites import list_sites, resolve_sites
 from ...errors import SiteError, UserError
+from ...report.figures import Figure, panels
+from ...report.numbers import Metric
 from ..context import EvalContext, Measured
-from ..figures import Entries, panel_grid
 from ..recording import recorded
-from ..rows import ResultRow, curves_of
+from ..rows import ResultRow
 from ..suite import Suite
 
 SITE, SAMPLES = "stage2", 100
@@ -103,12 +104,12 @@ def angle(first: Tensor, second: Tensor) -> Tensor:
     return 2.0 * torch.atan2((a - b).norm(dim=1), (a + b).norm(dim=1))
 
 
-def figure(entries: Entries, rows: Sequence[ResultRow]) -> Any:
+def figure(rows: Sequence[ResultRow]) -> Figure:
     """Plot the angles of all pairs as swarms, one panel per row and one swarm per method; hollow for the same label."""
-    chart, panels = panel_grid(len(rows))
-    curves = [curves_of(row, entries) for row in rows]
-    highest = max(*(max(curve) for own in curves for method in METHODS for curve in own[method]), 1e-6)
-    for row, own, axes in zip(rows, curves, panels):
+    chart, all_axes = panels(len(rows))
+    highest = max(*(max(curve) for row in rows for method in METHODS for curve in row.curves[method]), 1e-6)
+    for row, axes in zip(rows, all_axes):
+        own = row.curves
         same = np.concatenate([np.asarray(curve) for curve in own[SAME]]) > 0 if SAME in own else None
         for place, method in enumerate(METHODS):
             angles = np.concatenate([np.asarray(curve) for curve in own[method]])
@@ -120,8 +121,8 @@ def figure(entries: Entries, rows: Sequence[ResultRow]) -> Any:
         axes.set_xticks(range(len(METHODS)), [method.replace("_", " ") for method in METHODS])
         axes.set_title(row.label)
         axes.set_ylabel("rho, radians")
-        axes.grid(axis="y", alpha=0.3)
-    panels[0].legend(*(one[:1] for one in panels[0].get_legend_handles_labels()), fontsize="small")
+        axes.grid(True, axis="y")
+    all_axes[0].legend(*(one[:1] for one in all_axes[0].get_legend_handles_labels()), fontsize="small")
     return chart
 
 
@@ -145,6 +146,7 @@ SUITE = Suite(
     measure=measure,
     settings=settings,
     values=tuple(f"{method} {kind}" for method in METHODS for kind in ("mean", "max")),
+    metrics=(Metric("rho", "radians", digits=4),),
     digits=4,
     figure=figure,
     check=check,

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..system.markdown import escape
+from .markdown import escape
+from .tables import html_table, markdown_table
 
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}"
@@ -17,11 +18,13 @@ _STYLE = (
     "padding:.25em .6em;text-align:right;white-space:nowrap}td:first-child,th:first-child{text-align:left}"
     "img{max-width:100%}p.small{color:#666;font-size:.85em}"
 )
+_MARKDOWN = {"title": "# ", "heading": "## "}
+_HTML = {"title": "<h1>{}</h1>", "heading": "<h2>{}</h2>", "text": "<p>{}</p>", "small": '<p class="small">{}</p>'}
 
 
 @dataclass(frozen=True)
 class Block:
-    """One element of a page: a table has ``lines``, all others ``text``; that of a picture is its name."""
+    """One element of a page: a table has ``lines``, all others ``text``; of a picture it is the name."""
 
     kind: Literal["title", "heading", "text", "small", "table", "picture"]
     text: str = ""
@@ -33,33 +36,24 @@ def as_markdown(blocks: Sequence[Block]) -> str:
     parts = []
     for block in blocks:
         if block.kind == "table":
-            head, *body = [[escape(cell) for cell in line] for line in block.lines]
-            lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
-            parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+            parts.append(markdown_table(block.lines))
         elif block.kind == "picture":
             parts.append(f"![{block.text}]({block.text}.png)")
         else:
-            parts.append({"title": "# ", "heading": "## "}.get(block.kind, "") + escape(block.text))
+            parts.append(_MARKDOWN.get(block.kind, "") + escape(block.text))
     return "\n\n".join(parts) + "\n"
 
 
 def as_html(blocks: Sequence[Block], pictures: Mapping[str, bytes]) -> str:
     """Return the page as HTML with its pictures embedded."""
     parts = []
-    tags = {"title": "h1", "heading": "h2", "text": "p"}
     for block in blocks:
         if block.kind == "table":
-            lines = []
-            for position, line in enumerate(block.lines):
-                tag = "td" if position else "th"
-                lines.append(f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in line)}</tr>")
-            parts.append(f"<table>{''.join(lines)}</table>")
+            parts.append(html_table(block.lines))
         elif block.kind == "picture":
             content = base64.b64encode(pictures[block.text]).decode()
             parts.append(f'<p><img alt="{html.escape(block.text)}" src="data:image/png;base64,{content}"></p>')
-        elif block.kind == "small":
-            parts.append(f'<p class="small">{html.escape(block.text)}</p>')
         else:
-            parts.append(f"<{tags[block.kind]}>{html.escape(block.text)}</{tags[block.kind]}>")
+            parts.append(_HTML[block.kind].format(html.escape(block.text)))
     head = f'<meta charset="utf-8"><title>Evaluation</title><style>{_STYLE}</style>'
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'

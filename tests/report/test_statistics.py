@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from timm_patchup.study.statistics import compare, holm, mean_interval, pairs_needed, sign_flip
+from timm_patchup.report.statistics import compare, holm, mean_interval, pairs_needed, sign_flip
 
 
 def test_interval_by_hand() -> None:

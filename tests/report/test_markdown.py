@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from timm_patchup.system.markdown import code, escape
+from timm_patchup.report.markdown import code, escape
 
 PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 SPECIAL = st.text("\\`*_[]()<>!|~$#+-=.:;&/@\"'^{}%?,\n\t 019ahtpsw", max_size=24)

@@ -1,0 +1,1 @@
+"""Numbers over seeds, tables, pages and figures: what runs, evaluations and studies show, and how it looks."""
