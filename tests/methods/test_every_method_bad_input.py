@@ -16,7 +16,7 @@ from .every_method import WITH_SITES, batch, mixer_of, tiny_net
 def test_two_methods_inside_one_model_are_refused(name: str) -> None:
     model = tiny_net()
     mixer_of("hard_patchup", model)
-    with pytest.raises(ValueError, match=r"^the model already has a mixer: call detach\(\) on that one first$"):
+    with pytest.raises(ValueError, match=r"^the model already has a mixer: call detach\(\) on that one first"):
         mixer_of(name, model)
 
 

@@ -24,9 +24,9 @@ class SiteHook:
         self.site = site
 
     def __call__(self, module: nn.Module, args: object, output: Any) -> Any:
-        armed = self.armed
+        armed = own = self.armed
         # `training` first: compiled eval graphs must not depend on what is armed.
-        if armed is None or not armed.model.training:
+        if armed is None or own is None or not own.model.training:
             return None
         if not torch.compiler.is_compiling():  # a graph keeps the draw for what it recomputes
             armed = armed.in_this_pass()
@@ -46,7 +46,7 @@ class SiteHook:
             )
         self._refuse_capture()
         if not torch.compiler.is_compiling():
-            self.armed.reach(self.site)
+            own.reach(self.site)
         altered = [self._alter(armed, tensor, changed, scale) for tensor, changed in zip(features, masks)]
         if torch.compiler.is_compiling():
             armed.note_traced(self.site)
