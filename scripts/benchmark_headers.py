@@ -18,7 +18,7 @@ from timm_patchup.study.seeds import SeedRow, read_seeds
 from timm_patchup.training.build import build_model
 
 ROOT = Path(__file__).resolve().parents[1]
-COST, EXPECT = "# Cost", "# Test error"
+COST, EXPECT, GOES_ON = "# Cost", "# Test error", "#     "
 # Images of the train splits; those of your own are not known.
 IMAGES = {
     "fashion_mini": 1000,
@@ -40,12 +40,9 @@ METHODS = {
 def update_header(text: str, benchmark: str) -> str:
     """Return the file of a benchmark with its lines of cost and expected numbers after its first commands."""
     lines = text.splitlines()
-    first = next((i for i, line in enumerate(lines) if line.startswith((COST, EXPECT))), None)
-    if first is not None:
-        last = first
-        while lines[last + 1].startswith(("#  ", EXPECT)) and not lines[last + 1].startswith("#   python"):
-            last += 1
-        del lines[first : last + 1]
+    first = next((i for i, line in enumerate(lines) if line.startswith((COST, EXPECT))), len(lines))
+    last = next((i for i in range(first, len(lines)) if not lines[i].startswith((COST, EXPECT, GOES_ON))), first)
+    del lines[first:last]
     commands = [i for i, line in enumerate(lines) if line.startswith(("#   python", "#   accelerate"))]
     lines[commands[-1] + 1 : commands[-1] + 1] = header_lines(benchmark)
     return "\n".join(lines) + "\n"
@@ -83,11 +80,11 @@ def _hours(benchmark: str) -> list[str]:
 def _computed(recipe: Recipe) -> list[str]:
     if recipe.dataset not in IMAGES:
         return []
-    images = 10 * (recipe.train_per_class or 0) or IMAGES[recipe.dataset] * (1 - recipe.val_fraction)
+    images = recipe.num_classes * (recipe.train_per_class or 0) or IMAGES[recipe.dataset] * (1 - recipe.val_fraction)
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         build_model(recipe)(torch.zeros(1, *recipe.input_size))
-    total = 3 * counter.get_total_flops() * images * recipe.epochs
-    return [f"computed, 3 x forward x images x epochs: {total:.1e} floating point operations"]
+    total = 3 * counter.get_total_flops() * images * max(1, recipe.aug_splits) * recipe.epochs
+    return [f"{total:.1e} floating point operations, computed as 3 x forward x images x epochs"]
 
 
 def _published(benchmark: str, recipe: Recipe) -> str:
@@ -114,9 +111,9 @@ def _errors(rows: Iterable[SeedRow]) -> str:
     shown = [
         f"{title} {fmean(errors[name]):.1f} ({min(errors[name]):.1f} to {max(errors[name]):.1f})"
         for name, title in METHODS.items()
-        if name in errors
+        if len(errors.get(name, ())) > 1
     ]
-    count = min((len(values) for values in errors.values()), default=0)
+    count = min((len(values) for values in errors.values() if len(values) > 1), default=0)
     return f"in %: {', '.join(shown)} (mean and range of at least {count} seeds, measured here)" if shown else ""
 
 
@@ -125,4 +122,4 @@ def _listed(value: object) -> list[str]:
 
 
 def _wrapped(text: str) -> list[str]:
-    return wrap(text, 118, subsequent_indent="#   ", break_on_hyphens=False)
+    return wrap(text, 118, subsequent_indent=GOES_ON, break_on_hyphens=False)

@@ -3,7 +3,7 @@
 ``update_tables.py`` writes them. ``recipes/results/STUDY.csv`` is what ``study.py --seeds-from`` fills in.
 """
 
-from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from timm_patchup.report.numbers import as_text
@@ -31,8 +31,8 @@ def seeds_of(name: str) -> list[SeedRow]:
 
 
 def rows_of(name: str) -> tuple[Study, list[StudyRow]]:
-    """Return a study and its rows, from the values of its seeds alone."""
-    study = load_study(name)
+    """Return a study and its rows of error and NLL, from the values of its seeds alone."""
+    study = replace(load_study(name), evaluation=())
     options = StudyOptions(RESULTS / "no_runs_here", finished=read_seeds(RESULTS / f"{name}.csv"))
     return study, collect(study, study.runs(), options)
 
@@ -41,7 +41,7 @@ def study_table(name: str) -> str:
     """Return error and NLL of each row of a study, and the difference of its reference from each."""
     study, rows = rows_of(name)
     metrics = {metric: [row for row in rows if row.metric == metric] for metric in study.metrics}
-    against = {(one.other.condition, one.other.metric): one for one in comparisons(study, rows) if not one.value}
+    against = {(one.other.condition.label, one.other.metric): one for one in comparisons(study, rows) if not one.value}
     tested = any(one.corrected is not None for one in against.values())
     head = ["method", "seeds", *(NAMES[metric.name] for metric in metrics)]
     if study.reference is not None:
@@ -51,7 +51,7 @@ def study_table(name: str) -> str:
         own = [next(row for row in of if row.condition is condition) for of in metrics.values()]
         line = [condition.label, f"{len(own[0].by_seed)} of {own[0].planned}", *map(_mean, own)]
         if study.reference is not None:
-            found = [against.get((condition, metric)) for metric in metrics]
+            found = [against.get((condition.label, metric)) for metric in metrics]
             line += [*map(_difference, found), "" if found[0] is None else f"{found[0].difference.wins}"]
             line += [_p(found[0])] if tested else []
         body.append(line)
@@ -101,8 +101,3 @@ def _difference(found: Comparison | None) -> str:
 
 def _p(found: Comparison | None) -> str:
     return "" if found is None or found.corrected is None else f"{found.corrected:.3f}"
-
-
-def studies_with_results() -> Iterable[str]:
-    """Return the studies that have values."""
-    return sorted(path.stem for path in RESULTS.glob("*.csv"))

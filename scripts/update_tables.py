@@ -5,13 +5,17 @@
 
 A table is between ``<!-- table:NAME -->`` and ``<!-- /table -->``. ``settings:METHOD`` has the settings of a method,
 ``patchup`` those of hard and soft side by side, ``keys`` the keys of a recipe, ``benchmarks`` the benchmarks,
-``protocol`` the paper, the authors' code and ours (``protocol_table.py``).
+``protocol`` the paper, the authors' code and ours (``protocol_table.py``). ``study:NAME`` and ``cost:NAME`` are the
+results of a study and what they cost, ``gains`` the paper's gains beside ours, ``default`` what the default run ends at
+(``results_tables.py``). The headers of the benchmarks have their cost and the numbers to expect
+(``benchmark_headers.py``).
 """
 
 import argparse
 import re
 import runpy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +79,16 @@ def benchmarks_table() -> str:
 
 
 def protocol_table() -> str:
-    rows = runpy.run_path(str(ROOT / "scripts" / "protocol_table.py"))["protocol_rows"]
-    return _markdown(("point", "paper", "authors' code", "ours"), rows())
+    return _markdown(("point", "paper", "authors' code", "ours"), _script("protocol_table")["protocol_rows"]())
+
+
+@cache
+def _script(name: str) -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "scripts" / f"{name}.py"))
+
+
+def _of_results(function: str) -> Callable[..., str]:
+    return lambda *names: _script("results_tables")[function](*names)
 
 
 TABLES: dict[str, Any] = {
@@ -85,6 +97,10 @@ TABLES: dict[str, Any] = {
     "patchup": patchup_table,
     "keys": keys_table,
     "benchmarks": benchmarks_table,
+    "study": _of_results("study_table"),
+    "cost": _of_results("cost_line"),
+    "default": _of_results("default_line"),
+    "gains": _of_results("gains_table"),
 }
 
 
@@ -107,15 +123,23 @@ def _markdown(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def pages() -> dict[Path, str]:
+    """Return the text of every page with tables and of every benchmark, as it should be."""
+    written = [ROOT / "README.md", *ROOT.glob("[!.]*/**/README.md"), ROOT / "recipes" / "RESULTS.md"]
+    found = {page: update(page.read_text(encoding="utf-8"))[0] for page in sorted(written)}
+    update_header = _script("benchmark_headers")["update_header"]
+    for benchmark in sorted((ROOT / "recipes" / "benchmarks").glob("*.yaml")):
+        found[benchmark] = update_header(benchmark.read_text(encoding="utf-8"), benchmark.stem)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a table is out of date")
     check = parser.parse_args().check
     outdated = []
-    for page in [ROOT / "README.md", *sorted(ROOT.glob("[!.]*/**/README.md"))]:
-        text = page.read_text(encoding="utf-8")
-        new, _ = update(text)
-        if new != text:
+    for page, new in pages().items():
+        if new != page.read_text(encoding="utf-8"):
             outdated.append(page.relative_to(ROOT).as_posix())
             if not check:
                 page.write_text(new, encoding="utf-8")

@@ -117,6 +117,14 @@ def test_generated_tables_are_current(tables: ModuleType) -> None:
     assert {name.removeprefix("settings:") for name in found if name.startswith("settings:")} == with_settings
 
 
+def test_headers_of_benchmarks_are_current(tables: ModuleType) -> None:
+    headers = {page: text for page, text in tables.pages().items() if page.suffix == ".yaml"}
+    assert len(headers) == 23
+    for page, text in headers.items():
+        assert text == page.read_text(), f"{page.name}: run python scripts/update_tables.py"
+        assert "# Cost" in text or page.stem == "finetune", "the photos are yours"
+
+
 def test_tables_follow_the_declarations(tables: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     before = tables.patchup_table()
     assert "| `gamma` | 0.5 | 0.75 | a number in [0, 1] |" in before

@@ -13,10 +13,14 @@ _BLOCK = re.compile(r"^(#+(?=\s|$)|>|[-+=](?=\s|$)|[-=](?=[-=\s]*$))|^(\d+)([.)]
 
 def escape(text: str) -> str:
     """Return text on one line that Markdown shows as it is: no table, link, code, emphasis or HTML begins in it."""
+    return _BLOCK.sub(lambda found: f"{found[2]}\\{found[3]}" if found[2] else f"\\{found[0]}", escape_cell(text))
+
+
+def escape_cell(text: str) -> str:
+    """Return text for the cell of a table, where no block such as a list can begin."""
     line = _ALWAYS.sub(r"\\\g<0>", " ".join(text.split()))
     line = _UNDERSCORES.sub(lambda found: r"\_" * len(found[0]), line)
     line = _ADDRESS.sub(r"\\\g<0>", line)
-    line = _BLOCK.sub(lambda found: f"{found[2]}\\{found[3]}" if found[2] else f"\\{found[0]}", line)
     return _ENTITY.sub("&amp;", line).replace("<", "&lt;")
 
 

@@ -5,7 +5,7 @@ import html
 import io
 from collections.abc import Iterable, Sequence
 
-from .markdown import escape
+from .markdown import escape_cell
 
 
 def markdown_table(lines: Iterable[Sequence[str]], *, aligned: bool = False) -> str:
@@ -16,7 +16,7 @@ def markdown_table(lines: Iterable[Sequence[str]], *, aligned: bool = False) -> 
         aligned: pad the cells, so that the source can be read as a table; otherwise numbers are aligned when it is
             shown.
     """
-    cells = [[escape(cell) for cell in line] for line in lines]
+    cells = [[escape_cell(cell) for cell in line] for line in lines]
     rule = ["---", *["---:"] * (len(cells[0]) - 1)]
     if aligned:
         widths = [max(map(len, column)) for column in zip(*cells)]

@@ -67,9 +67,9 @@ def read_seeds(path: Path) -> SeedRows:
     Raises:
         UserError: it is missing or damaged.
     """
-    rows: SeedRows = {}
+    text, rows = read_text(path), SeedRows()
     try:
-        reader = csv.DictReader(io.StringIO(read_text(path)), strict=True)
+        reader = csv.DictReader(io.StringIO(text), strict=True)
         names = list(reader.fieldnames or ())
         if names[: len(_HEAD)] != list(_HEAD):
             raise ValueError(f"the columns must begin with {', '.join(_HEAD)}")
