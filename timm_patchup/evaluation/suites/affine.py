@@ -15,7 +15,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as vision
 
-from ...core.seeding import derive_seed
+from ...core.sampling import derive_seed
 from ..context import EvalContext, Measured
 from ..figures import bars
 from ..suite import Suite
