@@ -342,6 +342,7 @@ class BatchImages:
 # static for Dynamo: every size of batch would make a new graph. Numbers are used again, and graphs with them, so that
 # the notes of what was traced outlive a mixer.
 ARMINGS: dict[int, Arming] = {}
+_is_exporting = getattr(torch.compiler, "is_exporting", None)  # torch before 2.7 does not tell export by Dynamo
 _TRACED: set[tuple[int, type[nn.Module], str]] = set()
 
 
@@ -437,8 +438,8 @@ def _is_recomputing() -> bool:
 def _refuse_stored_graph(site: str) -> None:
     """Raise RuntimeError if the draw of this batch would become part of a graph that is stored."""
     exporting = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
-    if hasattr(torch.compiler, "is_exporting"):  # torch before 2.7 does not tell export by Dynamo from compilation
-        exporting = exporting or torch.compiler.is_exporting()
+    if _is_exporting is not None:
+        exporting = exporting or _is_exporting()
     if exporting or torch.jit.is_tracing():
         what = "torch.export" if exporting else "torch.jit.trace"
         raise RuntimeError(
