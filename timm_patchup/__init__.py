@@ -8,9 +8,9 @@ from importlib import import_module
 from types import ModuleType
 
 from . import methods, models
+from .core.attach import detach
 from .core.create import PatchUp, create_mixer
 from .core.draw import Draw
-from .core.hooks import detach
 from .core.method import Method, list_methods, register_method
 from .core.mixer import Mixer
 from .core.one_of import OneOf

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from timm_patchup.core.compiling import indices_of_graph, mask_of_graph
 from timm_patchup.core.functional import grow_blocks, kept_fraction, like_memory, seed_rate
+from timm_patchup.core.hooks import indices_of_graph, mask_of_graph
 from timm_patchup.core.sampling import bernoulli, beta
 
 GAMMA, BLOCK, ALPHA = 0.5, 7, 2.0

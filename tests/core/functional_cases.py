@@ -24,7 +24,7 @@ def in_branch(branch: str) -> Iterator[None]:
         patched = mock.patch("torch.compiler.is_compiling", return_value=True)
     else:
         smallest = 0 if branch == "rows" else 2**40
-        patched = mock.patch("timm_patchup.core.functional.features._LARGE_SAMPLE", smallest)
+        patched = mock.patch("timm_patchup.core.functional._LARGE_SAMPLE", smallest)
     with patched:
         yield
 

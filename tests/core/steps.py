@@ -41,7 +41,7 @@ def draw_at(mix: PatchUp, site: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tens
         mixed, target = mix(x, y)
         if mix.draw.site == site:
             return mixed, target
-        mix._armed.disarm()
+        mix._arming.disarm()
     raise AssertionError(f"{site} never drawn")
 
 

@@ -10,10 +10,10 @@ import torch
 from timm.layers import convert_sync_batchnorm
 from torch import Tensor, nn
 
-from tests.support.expectations import MakeModel
-from timm_patchup import Draw, Mixer, PatchUp
-from timm_patchup.core.draw import Change, Erase, Mix
-from timm_patchup.core.method import Place, SiteMethod
+from tests.support.expectations import MakeModel, record
+from timm_patchup import Draw, PatchUp
+from timm_patchup.core.draw import Erase, Mix
+from timm_patchup.errors import UserError
 from timm_patchup.methods.puzzle_mix import Puzzle
 
 NAN = float("nan")
@@ -185,36 +185,21 @@ class Invert:
         pass
 
 
-ONLY_IMAGES = r"^{} acts on images only: at site '.*' return Mix or Erase, or act at the input$"
-
-
-def test_other_changes_act_on_images_only(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+def test_other_changes_act_at_every_site(model: nn.Module, images: Tensor, labels: Tensor) -> None:
     mix = PatchUp(model, prob=1.0, sites=["input", "stage1"])
     x, _ = mix(images, labels, draw=Draw("input", PARTNER, Invert(MASK)))
     assert torch.equal(x, -images)
-    shares = torch.ones(4)
-    puzzle = Puzzle(0.5, torch.ones(4, 2, 2), None, None, MASK, shares)
-    for change in (Invert(MASK), puzzle):
-        with pytest.raises(TypeError, match=ONLY_IMAGES.format(type(change).__name__)):
-            mix(images, labels, draw=Draw("stage1", PARTNER, change))
-    x, target = mix(images, labels)  # fit for use afterwards
+    seen: list[Tensor] = []
+    record(model.layer1[-1], seen)
+    x, target = mix(images, labels, draw=Draw("stage1", PARTNER, Invert(MASK)))
     mix.loss(model(x), target)
-
-
-def test_method_with_another_change_inside_a_model(model: nn.Module, images: Tensor, labels: Tensor) -> None:
-    @dataclass(frozen=True, kw_only=True)
-    class Inverted(SiteMethod):
-        def change(self, place: Place) -> Change:
-            return Invert(place.everywhere())
-
-    mix = Mixer(model, Inverted(sites=("stage1",)))
-    with pytest.raises(TypeError, match=ONLY_IMAGES.format("Invert")):
-        mix(images, labels)
-    mix.detach()
-    mix = Mixer(model, Inverted(sites=("input",)))
-    x, target = mix(images, labels)
-    assert torch.equal(x, -images)
-    torch.testing.assert_close(mix.loss(model(x), target), nn.functional.cross_entropy(model(x), labels))
+    with mix.paused():
+        model(x)
+    assert torch.equal(seen[0], -seen[1])
+    # Made for images, its masks do not fit the features.
+    puzzle = Puzzle(0.5, torch.ones(4, 2, 2), None, None, torch.ones(4, 1, 64, 48, dtype=torch.bool), torch.ones(4))
+    with pytest.raises(UserError, match=r"^draw.changed has masks of"):
+        mix(images, labels, draw=Draw("stage1", PARTNER, puzzle))
 
 
 # Draws that were not applied, or to something else

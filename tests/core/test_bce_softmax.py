@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from timm_patchup.core.criterion import bce_softmax, cross_entropy
+from timm_patchup.core.loss import bce_softmax, cross_entropy
 
 CLASSES = (10, 100, 200)
 

@@ -126,7 +126,7 @@ def test_inductor_step_equals_eager_step(mode: str) -> None:
 
 
 def test_inputs_of_graphs_are_what_inductor_makes_vectors_of() -> None:
-    """See core/compiling.py; that results are the same is tested everywhere else."""
+    """See core/hooks.py; that results are the same is tested everywhere else."""
     torch._dynamo.reset()
     model = make_model()
     mix = PatchUp(model, prob=1.0, sites=HIDDEN)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.support.expectations import expected_features
-from timm_patchup.core.compiling import indices_of_graph, mask_of_graph
 from timm_patchup.core.functional import erase_features, mix_features
+from timm_patchup.core.hooks import indices_of_graph, mask_of_graph
 
 from .functional_cases import BRANCHES, LAMS, SEEDS, SIDES, in_branch, make_batch, plain_mix
 

@@ -54,7 +54,7 @@ def test_several_tensors_share_one_mask_and_count_by_their_features(mask: str) -
     model = Branches().eval()
     mix = PatchUp(model, prob=1.0, sites=["branches"], block_size=3, gamma=0.4, mask=mask)
     before, after, draw = at_site(mix, torch.randn(3, 3, 64, 96))
-    assert draw.layouts == (FeatureMap(4, 8, 12), FeatureMap(6, 2, 3), FeatureMap(5, 0, 0, prefix=2))
+    assert draw.layouts["branches"] == (FeatureMap(4, 8, 12), FeatureMap(6, 2, 3), FeatureMap(5, 0, 0, prefix=2))
     fine = draw.changed
     assert fine is not None
     assert fine.shape == (1 if mask == "batch" else 3, 4, 8, 12), "drawn for the widest"

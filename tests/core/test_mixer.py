@@ -4,6 +4,7 @@ import copy
 import pickle
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -112,6 +113,27 @@ def test_labels_of_any_integer_type_have_the_same_loss(
         mix.load_state_dict({"seed": 0, "count": 0})
         losses.append(mix.loss(output, mix(images, given)[1], CRITERIA[criterion]))
     assert torch.equal(*losses)
+
+
+@pytest.mark.parametrize("site", ["input", "stage1"])
+@pytest.mark.parametrize("settings", [{"prob": 0.0}, {"mode": "soft"}, {"mask": "sample"}], ids=str)
+def test_a_target_is_two_labels_and_a_weight(
+    settings: dict[str, Any], site: str, model: nn.Module, images: Tensor, labels: Tensor
+) -> None:
+    """What a large number of classes can be trained with; only of the target that was returned last."""
+    mix = PatchUp(model, **({"prob": 1.0, "sites": [site]} | settings))
+    x, target = mix(images, labels.int())
+    own, partner, weight = mix.two_labels(target)  # type: ignore[misc]
+    assert own.dtype is partner.dtype is torch.int64
+    first, second = F.one_hot(own, NUM_CLASSES), F.one_hot(partner, NUM_CLASSES)
+    weight = weight.reshape(-1, 1)
+    torch.testing.assert_close(weight * first + (1 - weight) * second, target)
+    assert mix.two_labels(target.clone()) is None
+    model(x)
+    mix(images, F.one_hot(labels, NUM_CLASSES).float())
+    assert mix.two_labels(target) is None
+    assert mix.target is not None
+    assert mix.two_labels(mix.target) is None
 
 
 def test_labels_smoothed_by_the_mixer_stay_smoothed(model: nn.Module, images: Tensor, labels: Tensor) -> None:

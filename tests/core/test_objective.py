@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from tests.conftest import NUM_CLASSES
 from tests.support import oracle
 from timm_patchup import Draw, PatchUp, create_mixer
-from timm_patchup.core.criterion import for_soft_targets
 from timm_patchup.core.draw import Mix
 from timm_patchup.core.functional import mix_targets, patchup_loss
+from timm_patchup.core.loss import for_soft_targets
 
 # The objective
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from timm_patchup import PatchUp
-from timm_patchup.core.seeding import Stream, derive_seed
+from timm_patchup.core.sampling import Stream, derive_seed
 
 
 def test_derived_seeds_follow_from_their_parts_alone() -> None:

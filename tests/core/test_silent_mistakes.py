@@ -198,6 +198,10 @@ def test_a_model_of_a_compiled_class_whose_hook_is_gone(make_model: MakeModel, i
     compiled = torch.compile(model, backend="eager")
     x, target = mix(images, labels)
     mix.loss(compiled(x), target)
+    model.layer1 = copy.deepcopy(model.layer1)  # after it was compiled with the hook
+    x, target = mix(images, labels)
+    with pytest.raises(RuntimeError, match=r"'stage1' was never applied: its module was replaced"):
+        mix.loss(compiled(x), target)
     second = make_model()
     mix = PatchUp(second, prob=1.0, sites=["stage1"])
     second.layer1 = copy.deepcopy(second.layer1)

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from tests.conftest import NUM_CLASSES
 from timm_patchup import Draw, MixTask, PatchUp
-from timm_patchup.core.criterion import for_soft_targets, is_affine, takes_indices
 from timm_patchup.core.draw import Mix
 from timm_patchup.core.functional import mix_targets
+from timm_patchup.core.loss import for_soft_targets, is_affine, takes_indices
 
 KINDS = [kind for kind in vars(timm.loss).values() if isinstance(kind, type) and issubclass(kind, nn.Module)]
 # What some losses cannot be made without.

@@ -1,7 +1,9 @@
 """What a training loop relies on works with a mixer: checkpointing, autocast, channels_last, accumulation, EMA."""
 
 import copy
+import gc
 import io
+import weakref
 
 import pytest
 import timm
@@ -174,6 +176,18 @@ def test_two_forwards_on_one_draw_are_both_mixed() -> None:
         assert not torch.equal(first, model(mixed))
 
 
+def test_a_model_that_nobody_keeps_is_freed_with_its_mixer() -> None:
+    model = make_model()
+    mix = PatchUp(model, prob=1.0, sites=["stage1"])
+    x, y = next(batches(1))
+    mixed, target = mix(x, y)
+    mix.loss(model(mixed), target).backward()
+    gone = weakref.ref(model)
+    del model, mix
+    gc.collect()
+    assert gone() is None
+
+
 def test_ema_copy_is_inert() -> None:
     model = make_model()
     mix = PatchUp(model, prob=1.0, sites=["stage1"])
@@ -212,7 +226,7 @@ def test_state_dict_is_that_of_timm_and_detach_leaves_no_hook() -> None:
     keys = list(model.state_dict())
     mix = PatchUp(model)
     assert list(model.state_dict()) == keys
-    assert sum(isinstance(h, SiteHook) for m in model.modules() for h in m._forward_hooks.values()) == len(HIDDEN) + 1
+    assert sum(isinstance(h, SiteHook) for m in model.modules() for h in m._forward_hooks.values()) == len(HIDDEN)
     mix.detach()
     assert all(not module._forward_hooks for module in model.modules())
     with pytest.raises(RuntimeError, match="detached"):

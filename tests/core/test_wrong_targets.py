@@ -68,7 +68,12 @@ def test_in_eval_mode_targets_of_the_last_batch_are_checked_too(
     model.eval()
     with pytest.raises(UserError, match="needs the targets that the mixer returned, not the labels"):
         mix.loss(output, labels)
+    torch.testing.assert_close(mix.loss(output, target), 2 * cross_entropy(output, target))
+    # A copy says no more whose it is: in eval mode it is validation.
+    torch.testing.assert_close(mix.loss(output, target.clone()), cross_entropy(output, target))
+    model.train()
     torch.testing.assert_close(mix.loss(output, target.clone()), 2 * cross_entropy(output, target))
+    model.eval()
     with torch.no_grad():  # the loss of its images as they came, as when a model is to overfit one batch
         clean = model(images)
     torch.testing.assert_close(mix.loss(clean, labels), cross_entropy(clean, labels))

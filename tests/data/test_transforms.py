@@ -7,7 +7,7 @@ from PIL import Image
 from timm.data import create_transform
 from torchvision.transforms import functional as pil
 
-from timm_patchup.core.seeding import derive_seed
+from timm_patchup.core.sampling import derive_seed
 from timm_patchup.data.decode import to_pixels
 from timm_patchup.data.finish import Finish
 from timm_patchup.data.global_seed import seed_everything

@@ -10,7 +10,7 @@ import pytest
 import timm
 import torch
 
-from timm_patchup.core.seeding import derive_seed
+from timm_patchup.core.sampling import derive_seed
 from timm_patchup.errors import DataError, UserError
 from timm_patchup.evaluation.context import EvalContext
 from timm_patchup.evaluation.suites import attacks, clean, corruptions, geometry

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tests.conftest import NUM_CLASSES
 from timm_patchup import Mixer, Schedule, create_mixer
 from timm_patchup.core import method as method_module
-from timm_patchup.core.criterion import Criterion
+from timm_patchup.core.loss import Criterion
 
 from .every_method import CASES, HIDDEN, batch, mixer_of, tiny_net
 

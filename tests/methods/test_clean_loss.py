@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from timm_patchup import Mixer, MixTask, OneOf, create_mixer
-from timm_patchup.core.criterion import bce_softmax
+from timm_patchup.core.loss import bce_softmax
 from timm_patchup.errors import UserError
 from timm_patchup.methods.cutmix import CutMix
 from timm_patchup.methods.puzzle_mix import PuzzleMix
@@ -207,7 +207,7 @@ def test_a_loss_taken_without_it_is_refused() -> None:
     mix = mixer_of(model)
     mixed, target = mix(x, y)
     F.cross_entropy(model(mixed), target).backward()
-    with pytest.raises(RuntimeError, match=r"^the loss of the unmixed images \(clean_lam\) was left out"):
+    with pytest.raises(RuntimeError, match="the loss of the unmixed images"):
         mix(x, y)
     mixed, target = mix(x, y)
     mix.loss(model(mixed), target)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import timm
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from timm_patchup import Mixer, create_mixer
-from timm_patchup.core.draw import Change, Draw, Erase, Mix
+from timm_patchup.core.draw import Change, Erase, Mix
 from timm_patchup.core.functional import expected_coverage, seed_rate
 from timm_patchup.core.method import Place, SiteMethod
 from timm_patchup.errors import UserError
@@ -19,6 +19,7 @@ from timm_patchup.errors import UserError
 from .every_method import bytes_saved
 
 SITES = {"stem": "stem", "stage1": "stages.0.0", "stage2": "stages.1.0"}  # hooks are on the last block of a stage
+MASK = torch.ones(1, 1, 1, 1, dtype=torch.bool)
 X, Y = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(4)
 
 
@@ -65,7 +66,7 @@ def test_blocks_at_all_hidden_sites_of_every_batch(model: nn.Module) -> None:
         assert draw is not None
         assert torch.equal(x, X), "never at the input"
         assert torch.equal(target, F.one_hot(Y, 10).float())
-        parts = {part.site: part for part in (*draw.others, draw)}
+        parts = dict(draw.changes)
         assert list(parts) == list(SITES)
         for site, part in parts.items():
             assert part.changed is not None
@@ -86,9 +87,9 @@ def test_share_that_is_dropped_is_that_of_the_authors_masks(model: nn.Module) ->
         mix(X, Y)
         draw = mix.draw
         assert draw is not None
-        for part in (*draw.others, draw):
-            dropped[str(part.site)].append(1.0 - float(part.kept.mean()))
-        mix._armed.disarm()
+        for site, part in draw.changes.items():
+            dropped[site].append(1.0 - float(part.kept.mean()))
+        mix._arming.disarm()
     for site, size, channels in (("stem", 32, 16), ("stage1", 32, 16), ("stage2", 16, 32)):
         rate = 0.1 * size**2 / (7**2 * (size - 7 + 1) ** 2)
         seeds = (torch.rand(40, 4 * channels, size, size, generator=generator) < rate).float()
@@ -112,7 +113,7 @@ def test_nothing_is_dropped_in_eval_mode_and_when_paused(model: nn.Module) -> No
     model.eval()
     assert torch.equal(model(mix(X, Y)[0]), model(X))
     assert mix.draw is not None
-    assert mix.draw.others == ()
+    assert mix.draw.also == {}
 
 
 def test_a_draw_that_is_never_applied_is_noticed(model: nn.Module) -> None:
@@ -131,9 +132,9 @@ def test_a_draw_is_replayed_at_all_its_sites(model: nn.Module) -> None:
     again = model(mix(X, Y, draw=draw)[0])
     assert torch.equal(first, again)
     assert mix.draw is draw
-    wrong = Draw(draw.site, draw.partner, draw.change, others=(draw,))
-    with pytest.raises(UserError, match=r"^draw.others must erase features at other sites"):
-        mix(X, Y, draw=wrong)
+    for wrong in ({"stage2": draw.change}, {"stem": Mix(MASK)}, {"conv1": draw.change}):
+        with pytest.raises(UserError, match=r"draw\.(also|site)"):
+            mix(X, Y, draw=replace(draw, also=wrong))  # type: ignore[arg-type]
 
 
 def test_one_random_site_as_a_setting(model: nn.Module) -> None:
@@ -143,7 +144,7 @@ def test_one_random_site_as_a_setting(model: nn.Module) -> None:
         model(mix(X, Y)[0])
         draw = mix.draw
         assert draw is not None
-        assert draw.others == ()
+        assert draw.also == {}
         assert isinstance(draw.change, Erase)
         assert draw.change.changed.shape[:2] == (4, 1)
         sites.add(draw.site)
@@ -159,7 +160,7 @@ def test_the_input_too_if_it_is_asked_for_in_any_order(sites: list[str], model: 
         output = model(x)
         draw = mix.draw
         assert draw is not None
-        parts = {part.site: part for part in (*draw.others, draw)}
+        parts = dict(draw.changes)
     assert list(parts) == sites
     for site, part in parts.items():
         assert part.changed is not None
@@ -177,7 +178,7 @@ def test_samples_are_not_mixed_at_several_sites(model: nn.Module) -> None:
             return Mix(place.everywhere(), 0.5)
 
     mix = Mixer(model, MixEverywhere(sites=("stem", "stage1")))
-    with pytest.raises(TypeError, match=r"^features at several sites together \(stem, stage1\) can only be erased$"):
+    with pytest.raises(TypeError, match="several sites together"):
         mix(X, Y)
 
 

@@ -159,7 +159,7 @@ def test_maps_with_channels_last_in_their_shape_are_altered_too(name: str, make_
 
 
 def mix_again(mix: Mixer, x: Tensor, y: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
-    mix._armed.disarm()
+    mix._arming.disarm()
     return mix(x, y, draw=draw)
 
 

@@ -45,7 +45,7 @@ def with_reversed_partner(mix: Mixer, x: Tensor, y: Tensor) -> tuple[Tensor, Ten
     """Mix anew on the last draw, but with timm's partner: the batch reversed."""
     drawn = last(mix)
     partner = torch.arange(len(x) - 1, -1, -1)
-    mix._armed.disarm()
+    mix._arming.disarm()
     return mix(x, y, draw=replace(drawn, partner=partner))
 
 

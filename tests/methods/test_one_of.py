@@ -24,6 +24,7 @@ from timm_patchup.methods.cutmix import CutMix
 from timm_patchup.methods.cutout import Cutout
 from timm_patchup.methods.manifold_mixup import ManifoldMixup, Mixup
 from timm_patchup.methods.patchup import HardPatchUp, SoftPatchUp
+from timm_patchup.methods.puzzle_mix import PuzzleMix
 
 from .every_method import batch, last, one_hot, same, step, tiny_net
 
@@ -302,3 +303,13 @@ def test_methods_without_hashable_settings_take_turns() -> None:
 def test_wrong_type_is_a_type_error() -> None:
     with pytest.raises(WrongType):
         OneOf("cutmix")  # type: ignore[arg-type]
+
+
+def test_a_draw_made_by_hand_names_its_method_if_one_adds_to_its_loss() -> None:
+    x, y = batch()
+    draw = Draw("input", torch.arange(5, -1, -1), Mix(torch.ones(1, 1, 1, 1) > 0))
+    mix = mixer(OneOf([CutMix(), PuzzleMix(clean_lam=0.5)]))
+    with pytest.raises(UserError, match="adds_loss"):
+        mix(x, y, draw=draw)
+    _, target, output = step(mix, x, y, draw=replace(draw, method=CutMix()))
+    torch.testing.assert_close(mix.loss(output, target), F.cross_entropy(output, target))

@@ -129,7 +129,7 @@ def assert_nhwc_site_is_mixed(model: nn.Module, site: str, mode: str, labels: Te
     assert changed.shape == (1, *before.shape[1:]), "(1, C, H, W), however the model keeps its features"
     expected = expected_mix(before, drawn(mix), drawn(mix).lam if mode == "soft" else None)
     torch.testing.assert_close(after.double(), expected, rtol=1e-5, atol=1e-5)
-    (mask,) = drawn(mix).masks()
+    (mask,) = drawn(mix).masks(site)
     assert torch.equal(mask, changed.permute(0, 2, 3, 1))
     planes = changed[0].tolist()
     assert all(oracle.is_made_of_blocks(plane, 3) for plane in planes)

@@ -153,8 +153,10 @@ def watch(model: nn.Module, site: Site, seen: list[list[Tensor]]) -> list[Remova
 def assert_altered(before: list[Tensor], after: list[Tensor], draw: Draw) -> None:
     """Features on the grid are swapped where the mask is; what has no place there is mixed as the targets are."""
     assert draw.changed is not None
-    assert len(before) == len(after) == len(draw.layouts)
-    for own, mixed, layout in zip(before, after, draw.layouts):
+    assert draw.site is not None
+    layouts = draw.layouts[draw.site]
+    assert len(before) == len(after) == len(layouts)
+    for own, mixed, layout in zip(before, after, layouts):
         partners = own[draw.partner]
         outside = slice(0, layout.prefix or 0)
         if layout.size:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tests.support.recipes import load_complete
-from timm_patchup.core.criterion import bce_softmax, is_affine
+from timm_patchup.core.loss import bce_softmax, is_affine
 from timm_patchup.recipe import Recipe, load_recipe
 from timm_patchup.recipe.compose import list_benchmarks, list_recipe_methods
 from timm_patchup.training.build import (

@@ -1,18 +1,20 @@
-"""What a method decided: a Change, and the Draw that records it for one batch. ``make_draw.py`` makes them.
+"""Drawing: where a method decides, what it decided, and the record of it for one batch.
 
-``Mix`` and ``Erase`` are the changes that work at every site. Masks are (1 or B, 1 or C, H, W), whatever the layout of
-the features; ``Draw.masks`` lays them out as the tensors have them.
+A method is asked for a ``Change`` at a ``Place``; ``make_draw`` records it in the ``Draw`` of the batch. ``Mix`` and
+``Erase`` are the changes that work at every site. Masks are (1 or B, 1 or C, H, W), whatever the layout of the
+features; ``Draw.masks`` lays them out as the tensors have them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..errors import UserError, WrongType, unknown
+from . import sampling
 from .functional import erase_features, kept_fraction, mix_features
 from .layout import FeatureMap, widest_of
 from .settings import check_value
@@ -20,9 +22,74 @@ from .settings import check_value
 if TYPE_CHECKING:
     from .method import Method
 
+INPUT = "input"
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a method decides what is altered, and what it can draw with.
+
+    Attributes:
+        site: name of the site.
+        sites: names of all sites of the method.
+        shape: of the features there, (B, C, H, W), whatever their layout in memory.
+        partner: int64, (B,), on ``device``: whom each sample is mixed with.
+        generator: the batch's own, on the CPU.
+        device: where the features are.
+        images: at the input the batch itself, (B, C, H, W); elsewhere None.
+        saliency: at the input, for a method that needs it, a function that runs the model and returns the saliency of
+            the images, float32 (B, H, W); otherwise None.
+    """
+
+    site: str
+    sites: tuple[str, ...]
+    shape: tuple[int, int, int, int]
+    partner: Tensor
+    generator: torch.Generator
+    device: torch.device
+    images: Tensor | None = None
+    saliency: Callable[[], Tensor] | None = None
+
+    def everywhere(self) -> Tensor:
+        """Return the mask that alters every feature: bool, (1, 1, 1, 1)."""
+        return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.device)
+
+    def beta(self, alpha: float) -> float:
+        """Draw from Beta(alpha, alpha)."""
+        return sampling.beta(alpha, self.generator)
+
+    def lam(self, alpha: float, per: Literal["batch", "sample"]) -> float | Tensor:
+        """Draw lam from Beta(alpha, alpha): one for the batch, or one per sample, (B,)."""
+        if per == "batch":
+            return self.beta(alpha)
+        return sampling.betas(self.shape[0], alpha, self.generator).to(self.device, non_blocking=True)
+
+    def choose(self, values: Sequence[Value]) -> Value:
+        """Draw one of some values."""
+        return values[sampling.integer(len(values), self.generator)]
+
+    def rectangle(self, alpha: float) -> Tensor:
+        """Draw CutMix's rectangle: bool, (1, 1, H, W)."""
+        *_, height, width = self.shape
+        return sampling.rectangle(height, width, alpha=alpha, generator=self.generator, device=self.device)
+
+    def bernoulli(self, shape: tuple[int, ...], rate: float) -> Tensor:
+        """Draw a bool mask of independent coins."""
+        return sampling.bernoulli(shape, rate, self.generator, self.device)
+
+    def per_site(self, values: Value | tuple[Value, ...]) -> Value:
+        """Return this site's own value of a setting that has one for all sites, or one per site."""
+        return values[self.sites.index(self.site)] if isinstance(values, tuple) else values
+
 
 class Change(Protocol):
-    """What a batch is subjected to at its site. ``Mix`` and ``Erase`` work at every site, others at the input.
+    """The change applied to a batch at one site: at the input to the images, inside a model to its features.
+
+    It is made before the forward pass, with all its random numbers, and ``apply`` may look at the features. When a pass
+    is recomputed ``apply`` is called again and must return the same; gradients are autograd's. Drawn numbers must be
+    tensors or floats, so that torch.compile makes one graph per site: inside a model, ``apply`` gets floats as 0-d
+    tensors.
 
     Attributes:
         changed: bool, (1, ...) for the batch or (B, ...), True where features are altered; broadcasts against them.
@@ -40,8 +107,8 @@ class Change(Protocol):
     @property
     def mixes(self) -> bool: ...
 
-    def apply(self, x: Tensor, partner: Tensor) -> Tensor:
-        """Return the features altered; ``x`` is not changed in place."""
+    def apply(self, features: Tensor, partner: Tensor) -> Tensor:
+        """Return features (B, C, H, W) altered, in the same shape; they are not changed in place."""
         ...
 
     def check(self, batch_size: int) -> None:
@@ -49,7 +116,7 @@ class Change(Protocol):
         ...
 
     def for_splits(self, num_splits: int) -> "Change":
-        """Return the change for a batch of that many splits of these samples, each altered alike."""
+        """Return the change for a batch of ``num_splits`` splits of these samples, each altered alike."""
         ...
 
 
@@ -65,8 +132,8 @@ class Mix:
     def kept(self) -> Tensor:
         return kept_fraction(self.changed)
 
-    def apply(self, x: Tensor, partner: Tensor) -> Tensor:
-        return mix_features(x, self.changed, partner, lam=self.lam)
+    def apply(self, features: Tensor, partner: Tensor) -> Tensor:
+        return mix_features(features, self.changed, partner, lam=self.lam)
 
     def check(self, batch_size: int) -> None:
         check_mask(self.changed, batch_size)
@@ -93,8 +160,8 @@ class Erase:
     def kept(self) -> Tensor:
         return kept_fraction(self.changed)
 
-    def apply(self, x: Tensor, partner: Tensor) -> Tensor:
-        return erase_features(x, self.changed, scale=self.scale)
+    def apply(self, features: Tensor, partner: Tensor) -> Tensor:
+        return erase_features(features, self.changed, scale=self.scale)
 
     def check(self, batch_size: int) -> None:
         check_mask(self.changed, batch_size)
@@ -129,23 +196,34 @@ class Draw:
         partner: int64, (B,), a permutation: sample ``i`` is mixed with sample ``partner[i]``; itself if nothing mixes.
         change: what happens there, with masks (1 or B, 1 or C, H, W) whatever the layout of the features; None if the
             batch is left as it is.
-        layouts: where the features are in what the site gives; the mixer fills it in.
-        method: whose turn it was, also if it left the batch as it is; None if none was asked. Its objective is that of
-            the batch.
-        others: what happens at the other sites, if a method erases features at several together.
+        layouts: where the features are in what each site gives; the mixer fills it in.
+        method: whose turn it was, also if it left the batch as it is; None if none was asked. The batch uses its
+            objective.
+        also: what happens at sites before ``site``, if a method erases features at several together.
     """
 
     site: str | None
     partner: Tensor
     change: Change | None = None
-    layouts: tuple[FeatureMap, ...] = field(default=(), compare=False, repr=False)
+    layouts: Mapping[str, tuple[FeatureMap, ...]] = field(default_factory=dict, compare=False, repr=False)
     method: "Method | None" = None
-    others: tuple["Draw", ...] = ()
+    also: Mapping[str, Change] = field(default_factory=dict)
 
     @classmethod
     def nothing(cls, x: Tensor, method: "Method | None" = None) -> "Draw":
         """Return the draw of a batch that is left as it is."""
         return cls(None, torch.arange(len(x), device=x.device), method=method)
+
+    @cached_property
+    def changes(self) -> dict[str, Change]:
+        """What happens at each site, mostly at one; empty if the batch is left as it is."""
+        last = {} if self.site is None or self.change is None else {self.site: self.change}
+        return {**self.also, **last}
+
+    @cached_property
+    def hidden(self) -> dict[str, Change]:
+        """What happens at each site inside the model."""
+        return {site: change for site, change in self.changes.items() if site != INPUT}
 
     @property
     def changed(self) -> Tensor | None:
@@ -160,20 +238,21 @@ class Draw:
     @property
     def swaps(self) -> bool:
         """Whether the altered features are the partner's alone."""
-        return not isinstance(self.lam, Tensor) and self.lam == 0.0
+        lam = self.lam
+        return not isinstance(lam, Tensor) and lam == 0.0
 
     @cached_property
     def kept(self) -> Tensor:
         """The paper's p_u, float32: fraction of the features not altered, 0-d, or (B,) with a mask per sample."""
-        if self.change is None:
+        if self.change is None or self.site is None:
             return torch.ones((), device=self.partner.device)
-        sizes = [layout.size for layout in self.layouts]
-        if len(sizes) < 2:
+        layouts = self.layouts.get(self.site, ())
+        if len(layouts) < 2 or not isinstance(self.change, (Mix, Erase)):
             return self.change.kept
         # Several tensors count by their number of features.
-        parts = [layout.fit(self.change.changed) for layout in self.layouts if layout.size]
-        weights = [size / sum(sizes) for size in sizes if size]
-        return torch.stack([weight * kept_fraction(part) for weight, part in zip(weights, parts)]).sum(dim=0)
+        total = sum(layout.size for layout in layouts)
+        parts = [(layout.size / total, layout.fit(self.change.changed)) for layout in layouts if layout.size]
+        return torch.stack([weight * kept_fraction(part) for weight, part in parts]).sum(dim=0)
 
     @property
     def mixes(self) -> bool:
@@ -190,63 +269,107 @@ class Draw:
             raise UserError(f"draw.partner must be a permutation of {batch_size} samples, got {self.partner.tolist()}")
         if (self.site is None) != (self.change is None):
             raise UserError(f"draw.site and draw.change must both be None or neither, got site {self.site!r}")
-        if self.change is not None:
-            if self.site not in sites:
-                raise unknown("draw.site", self.site, sites)
-            self.change.check(batch_size)
-        for other in self.others:
-            other.check(batch_size, sites)
-            if self.mixes or other.mixes or other.others or other.site in (None, self.site):
-                raise UserError("draw.others must erase features at other sites, next to a draw that erases, too")
+        if self.also and (self.site is None or self.site in self.also):
+            raise UserError(f"draw.also is for other sites next to draw.site, got {list(self.also)} and {self.site!r}")
+        if len(self.changes) > 1 and any(change.mixes for change in self.changes.values()):
+            raise UserError("a draw that mixes samples has one site: draw.also and draw.change must erase features")
+        for site, change in self.changes.items():
+            if site not in sites:
+                raise unknown("draw.site", site, sites)
+            change.check(batch_size)
 
     def fitted(self, maps: Mapping[str, tuple[FeatureMap, ...]]) -> "Draw":
         """Return a draw to replay with the layouts of this model's sites.
 
         Raises:
-            UserError: it was made for features of another size.
+            UserError: it was made for features of another size, which would be mixed elsewhere.
         """
-        layouts = maps[self.site] if self.site else ()
-        self.check_layouts(layouts)
-        others = tuple(other.fitted(maps) for other in self.others)
-        same = self.layouts == layouts and all(new is old for new, old in zip(others, self.others))
-        return self if same else replace(self, layouts=layouts, others=others)
+        for site, change in self.changes.items():
+            widest = widest_of(maps[site])
+            needed = (widest.channels, widest.height, widest.width)
+            given = tuple(change.changed.shape[1:])
+            fits = len(given) == 3 and all(size in (1, wanted) for size, wanted in zip(given, needed))
+            if not fits and (isinstance(change, (Mix, Erase)) or site != INPUT):
+                raise UserError(
+                    f"draw.changed has masks of {given}, but site {site!r} has features of {needed} (C, H, W) for "
+                    f"these images: replay a draw with images of the size it was made for"
+                )
+        layouts = {site: maps[site] for site in self.changes}
+        return self if self.layouts == layouts else replace(self, layouts=layouts)
 
     def for_splits(self, num_splits: int) -> "Draw":
-        """Return the draw for a batch of that many splits of these samples, one after the other, all altered alike."""
+        """Return the draw for a batch of ``num_splits`` splits of these samples, one after the other, altered alike."""
         if num_splits == 1:
             return self
         partner = torch.cat([self.partner + split * len(self.partner) for split in range(num_splits)])
         change = None if self.change is None else self.change.for_splits(num_splits)
-        others = tuple(other.for_splits(num_splits) for other in self.others)
-        return replace(self, partner=partner, change=change, others=others)
+        also = {site: other.for_splits(num_splits) for site, other in self.also.items()}
+        return replace(self, partner=partner, change=change, also=also)
 
-    def check_layouts(self, layouts: Sequence[FeatureMap]) -> None:
-        """Raise UserError if a draw to replay was made for features of another size, which would be mixed elsewhere."""
-        if not isinstance(self.change, (Mix, Erase)):
-            return
-        widest = widest_of(tuple(layouts))
-        needed = (widest.channels, widest.height, widest.width)
-        given = tuple(self.change.changed.shape[1:])
-        if len(given) != 3 or any(size not in (1, wanted) for size, wanted in zip(given, needed)):
-            raise UserError(
-                f"draw.changed has masks of {given}, but site {self.site!r} has features of {needed} (C, H, W) for "
-                f"these images: replay a draw with images of the size it was made for"
-            )
+    def at_input(self, x: Tensor) -> Tensor:
+        """Return the images as they are given to the model: altered if the input was drawn."""
+        return self.changes[INPUT].apply(x, self.partner) if INPUT in self.changes else x
 
-    def masks(self, *, alike: bool = False) -> tuple[Tensor, ...]:
-        """Return the mask of each tensor that the site gives, as that tensor has its features.
+    def masks(self, site: str, *, expanded: bool = False) -> tuple[Tensor, ...]:
+        """Return the mask of a Mix or an Erase for each tensor that a site gives, as that tensor has its features.
 
         What has no place on the grid is mixed as the targets are; if features are erased it stays as it is.
 
         Args:
-            alike: whether masks of mixes that are smaller than the features are expanded to their size.
+            site: one of ``changes``.
+            expanded: whether masks of mixes that are smaller than the features are expanded to their size.
         """
-        change = self.change
-        if change is None:
-            return ()
+        change, layouts = self.changes[site], self.layouts[site]
         changed = change.changed
-        if alike and isinstance(change, Mix):
-            widest = widest_of(self.layouts)
+        if expanded and isinstance(change, Mix):
+            widest = widest_of(layouts)
             changed = changed.expand(-1, widest.channels, widest.height, widest.width).contiguous()
         share = 1.0 - (1.0 / change.scale if isinstance(change, Erase) else self.kept)
-        return tuple(layout.lay_out(layout.fit(changed), share) for layout in self.layouts)
+        return tuple(layout.lay_out(layout.fit(changed), share) for layout in layouts)
+
+
+def make_draw(
+    x: Tensor,
+    *,
+    method: "Method",
+    site_names: Sequence[tuple[str, ...]],
+    maps: Mapping[str, tuple[FeatureMap, ...]],
+    generator: torch.Generator,
+    saliency: Callable[[], Tensor],
+) -> Draw:
+    """Return what happens to a batch. The order of random numbers is part of what a seed means.
+
+    Args:
+        x: the images, (B, C, H, W).
+        method: one method, or several of which one acts.
+        site_names: the sites of each of ``method.members``.
+        maps: what each site gives for images of this size.
+        generator: the batch's own.
+        saliency: returns the saliency of the images, float32 (B, H, W), for a method that asks for it.
+    """
+    member = method.choose(generator)
+    if sampling.uniform(generator) >= member.prob:
+        return Draw.nothing(x, member)
+    sites = next(names for one, names in zip(method.members, site_names) if one is member)
+    chosen = sites if member.at_all_sites else (sites[sampling.integer(len(sites), generator)],)
+    partner = torch.randperm(len(x), generator=generator, device="cpu").to(x.device, non_blocking=True)
+    changes: dict[str, Change] = {}
+    for site in chosen:
+        widest = widest_of(maps[site])
+        changes[site] = member.change(
+            Place(
+                site=site,
+                sites=sites,
+                shape=(len(x), widest.channels, widest.height, widest.width),
+                partner=partner,
+                generator=generator,
+                device=x.device,
+                images=x.detach() if site == INPUT else None,
+                saliency=saliency if member.needs_saliency and site == INPUT else None,
+            )
+        )
+    if not any(change.mixes for change in changes.values()):
+        partner = torch.arange(len(x), device=x.device)
+    last = chosen[-1]
+    layouts = {site: maps[site] for site in chosen}
+    return Draw(last, partner, changes.pop(last), layouts, member, changes)

@@ -55,6 +55,22 @@ class FeatureMap:
             tokens = tokens[:, self.order]
         return tokens.transpose(1, 2).unflatten(2, (self.height, self.width))
 
+    def with_nchw(self, features: Tensor, altered: Tensor) -> Tensor:
+        """Return features with another map (B, C, H, W) in the place of theirs."""
+        if self.prefix is None:
+            return altered.permute(0, 2, 3, 1) if self.nhwc else altered
+        tokens = altered.flatten(2).transpose(1, 2)
+        if self.order is not None:
+            tokens = tokens[:, self.order.argsort()]
+        return torch.cat([features[:, : self.prefix], tokens], dim=1) if self.prefix else tokens
+
+    def holds(self, features: Tensor) -> bool:
+        """Whether features, with one row per sample, are as large as this map and what precedes it."""
+        if self.prefix is not None:
+            return features.shape[1:] == (self.prefix + self.height * self.width, self.channels)
+        size = (self.height, self.width, self.channels) if self.nhwc else (self.channels, self.height, self.width)
+        return features.shape[1:] == size
+
     def fit(self, mask: Tensor) -> Tensor:
         """Return a mask (1 or B, 1 or C, H, W) of another map for this one: the nearest features decide."""
         if mask[0].numel() > 1:

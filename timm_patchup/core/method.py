@@ -7,78 +7,18 @@ for a ``Change`` (``draw.py``) at a ``Place``. The registry at the end of the fi
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import NoEffect, UserError, WrongType, brief, nearest, unknown
-from . import sampling
-from .draw import Change
+from .draw import INPUT, Change, Place
 from .functional import MethodObjective
 from .settings import Checked, Setting, raise_together, setting, settings_of
 
-INPUT = "input"
 LAM = "one lam for the batch, or one per sample"
 PAPER_SITES = (INPUT, "stem", "stage1", "stage2")
-Value = TypeVar("Value")
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a method decides what is altered, and what it can draw with.
-
-    Attributes:
-        site: name of the site.
-        sites: names of all sites of the method.
-        shape: of the features there, (B, C, H, W), whatever their layout in memory.
-        partner: int64, (B,), on ``device``: whom each sample is mixed with.
-        generator: the batch's own, on the CPU.
-        device: where the features are.
-        images: at the input the batch itself, (B, C, H, W); elsewhere None.
-        saliency: at the input, for a method that needs it, a function that runs the model and returns the saliency of
-            the images, float32 (B, H, W); otherwise None.
-    """
-
-    site: str
-    sites: tuple[str, ...]
-    shape: tuple[int, int, int, int]
-    partner: Tensor
-    generator: torch.Generator
-    device: torch.device
-    images: Tensor | None = None
-    saliency: Callable[[], Tensor] | None = None
-
-    def everywhere(self) -> Tensor:
-        """Return the mask that alters every feature: bool, (1, 1, 1, 1)."""
-        return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.device)
-
-    def beta(self, alpha: float) -> float:
-        """Draw from Beta(alpha, alpha)."""
-        return sampling.beta(alpha, self.generator)
-
-    def lam(self, alpha: float, per: Literal["batch", "sample"]) -> float | Tensor:
-        """Draw lam from Beta(alpha, alpha): one for the batch, or one per sample, (B,)."""
-        if per == "batch":
-            return self.beta(alpha)
-        return sampling.betas(self.shape[0], alpha, self.generator).to(self.device, non_blocking=True)
-
-    def choose(self, values: Sequence[Value]) -> Value:
-        """Draw one of some values."""
-        return values[sampling.integer(len(values), self.generator)]
-
-    def rectangle(self, alpha: float) -> Tensor:
-        """Draw CutMix's rectangle: bool, (1, 1, H, W)."""
-        *_, height, width = self.shape
-        return sampling.rectangle(height, width, alpha=alpha, generator=self.generator, device=self.device)
-
-    def bernoulli(self, shape: tuple[int, ...], rate: float) -> Tensor:
-        """Draw a bool mask of independent coins."""
-        return sampling.bernoulli(shape, rate, self.generator, self.device)
-
-    def per_site(self, values: Value | tuple[Value, ...]) -> Value:
-        """Return this site's own value of a setting that has one for all sites, or one per site."""
-        return values[self.sites.index(self.site)] if isinstance(values, tuple) else values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,9 +46,9 @@ class Method(Checked):
         return "l2"
 
     @property
-    def clean_lam(self) -> float:
-        """Weight of the loss of the unmixed images, which is added; a subclass may make it a setting."""
-        return 0.0
+    def adds_loss(self) -> bool:
+        """Whether ``added_loss`` adds to the loss of a batch whose samples were mixed; its images are kept for that."""
+        return False
 
     @property
     def at_all_sites(self) -> bool:
@@ -131,6 +71,17 @@ class Method(Checked):
 
     def check_sites(self, names: Sequence[str]) -> None:
         """Raise UserError if settings do not fit the sites of a model."""
+
+    def check_model(self, model: nn.Module) -> None:
+        """Raise UserError if settings do not fit a model."""
+
+    def added_loss(self, unmixed: Callable[[], Tensor]) -> Tensor:
+        """Return what is added to the loss of a mixed batch, if ``adds_loss``.
+
+        Args:
+            unmixed: runs the model on the images as they came, as training does, and returns their loss.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define added_loss(self, unmixed)")
 
     def change(self, place: Place) -> Change:
         """Draw what happens to a batch at a place: the one thing a method must define.

@@ -14,28 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import SiteError, UserError, WrongType, brief
-from .armed import Armed
-from .batch import (
-    MixedBatch,
-    check_batch,
-    check_logits,
-    check_returned,
-    check_splits,
-    is_of_another_batch,
-    mark_returned,
-    own_target,
-)
-from .criterion import Criterion, cross_entropy, refuse_double_smoothing, refuse_other_splits
-from .draw import Draw
-from .functional import mix_targets
-from .hooks import attach, refuse_wrapped, require_applied
+from .attach import attach, refuse_wrapped
+from .draw import Draw, make_draw
+from .hooks import Arming
 from .layout import FeatureMap
-from .make_draw import make_draw
-from .method import INPUT, Method
-from .objective import mean_loss, mixed_loss, own_targets, unmixed_loss
+from .loss import Criterion, MixedBatch, check_logits, read_targets, unmixed_loss, usable_criterion, was_returned
+from .method import Method
 from .probe import in_dtype_of, probe, saliency
+from .sampling import Stream
 from .schedule import Schedule
-from .seeding import Stream
 from .settings import check_value
 from .sites import Site, resolve_sites
 from .tokens import check_readable
@@ -91,26 +78,22 @@ class Mixer:
         for member in method.members:
             own = {site.name: site for site in resolve_sites(model, member.site_names, default=member.default_sites)}
             member.check_sites(list(own))
+            member.check_model(model)
             sites |= own
             self._site_names.append(tuple(own))
         self.sites = list(sites.values())
         self.schedule = schedule or Schedule()
         self.schedule.check(method)
-        if any(member.clean_lam for member in method.members) and _syncs_batch_norm(model):
-            raise UserError(
-                "clean_lam cannot be combined with SyncBatchNorm: only ranks whose batch was mixed run the unmixed "
-                "images, and would wait for the others. Set clean_lam to 0, or leave the norm layers as they were"
-            )
-        self._epoch = None if self.schedule.is_needed else 0.0
+        self._is_scheduled = self.schedule.is_needed
+        self._epoch = None if self._is_scheduled else 0.0
         check_readable(model, self.sites)
         self.mixup_enabled = True
         self._batch: MixedBatch | None = None
-        self._paused = 0
-        self._clean_loss_due = False
+        self._loss_is_due = False
         self._maps: dict[torch.Size, dict[str, tuple[FeatureMap, ...]]] = {}
         self._stream = Stream(check_value("seed", seed, int, low=0))
-        self._armed = Armed(model)
-        attach(self._armed, self.sites)
+        self._arming = Arming()
+        attach(self._arming, model, self.sites)
 
     def __repr__(self) -> str:
         sites = ", ".join(site.name for site in self.sites)
@@ -130,6 +113,7 @@ class Mixer:
             )
         for member, names in zip(method.members, self._site_names):
             member.check_sites(names)
+            member.check_model(self.model)
         self.schedule.check(method)
         self._method = method
 
@@ -161,99 +145,51 @@ class Mixer:
             RuntimeError: the draw before this one was never applied, its loss was taken without the unmixed images, or
                 the mixer is detached.
         """
-        if self._armed.detached:
-            raise RuntimeError("this mixer is detached from its model: make a new one")
-        if torch.utils.data.get_worker_info() is not None:
-            raise UserError(
-                "mix(x, target) was called in a worker process of a DataLoader, whose draws would be those of every "
-                "other worker and epoch: call it in the training loop, not in the dataset or collate_fn"
-            )
-        given = x
-        if self._armed.began:  # and not ended: the pass raised, for want of memory say, and the caller went on
-            self._armed.disarm()
-        require_applied(self._armed)
-        self._require_clean_loss()
-        check_batch(x, target)
-        num_classes = self.num_classes or getattr(self.model, "num_classes", None)
-        # On an accelerator, looking at targets waits for the device: there only those of the first batch are checked.
-        look = target.device.type == "cpu" or self._batch is None
-        check_splits(target, self.num_splits, look=look)
-        own = own_target(target, num_classes, label_smoothing=self.label_smoothing, check_values=look)
-        off = self.schedule.is_off(self._epoch or 0.0) or not self.mixup_enabled
-        if self._paused or off or not self.model.training:
-            draw = Draw.nothing(x)
-        elif draw is None:
-            clean = len(x) // self.num_splits  # the first split: its images and targets decide for all
-            draw = self._make_draw(x[:clean], own[:clean]).for_splits(self.num_splits)
-        else:
-            draw.check(len(x), [site.name for site in self.sites])
-            draw = draw.fitted(self._maps_for(x))
-        changed, mixed, objective, clean_lam = None, own, None, 0.0
-        if draw.mixes:
-            method = draw.method or self.method
-            objective, clean_lam = method.objective, method.clean_lam
-            changed, mixed = mix_targets(own, draw.partner, kept=draw.kept, lam=draw.lam)
-        self._armed.load(draw, x, alike=len(self._site_names) > 1)
-        self._clean_loss_due = clean_lam > 0
-        clean = x if self._clean_loss_due else None
-        self._batch = MixedBatch(draw, target, own, changed, mixed, objective, clean, clean_lam)
-        if mixed is not target:
-            mark_returned(mixed, draw)
-        for part in (*draw.others, draw):
-            if part.change is not None and part.site == INPUT:
-                x = part.change.apply(x, part.partner)
-        self._armed.images.begin(given, x)
-        return x, mixed
+        self._require_free()
+        own = self._own_targets(x, target)
+        draw = self._draw_for(x, own) if draw is None else self._replayed(draw, x)
+        batch = self._mixed_batch(draw, x, target, own)
+        return self._arm(batch, x), batch.target
 
     def loss(self, output: Tensor, target: Tensor, criterion: Criterion | None = None) -> Tensor:
         """Return the loss of the last batch: the objective if it was mixed, ``criterion(output, target)`` if not.
 
-        A method with ``clean_lam`` adds the loss of the unmixed images, for which the model runs once more.
+        A target that ``mix`` returned belongs to its batch, which must be the last one. In eval mode any other target
+        is validation, and has its plain loss. In train mode any other target must be a copy of the last batch's, or
+        labels if that was not mixed.
 
         Args:
             output: logits, (B, K).
-            target: what the mixer returned for this batch; in eval mode also the targets of any other batch, whose
-                loss is ``criterion(output, target)``.
+            target: what the mixer returned for this batch, or the targets of a validation batch.
             criterion: l(output, target) on soft targets; None for cross-entropy. timm's and torch's classification
                 losses are known, others get soft targets (B, K), and their losses per sample, (B,), are averaged. A
                 batch that was not mixed has their own loss of the targets as they came, to the last bit.
 
         Raises:
             RuntimeError: the draw was never applied, so the loss would be that of a batch that was not mixed.
-            TypeError: the output is no tensor, or the criterion cannot be used with mixed targets.
+            TypeError: the output is not a tensor, or the criterion cannot be used with mixed targets.
             ValueError: labels are smoothed by the mixer and by the criterion, the targets are not those of the last
                 batch, the model has another number of classes than they, the criterion gives several losses, or the
                 model trains and no batch was mixed yet.
         """
-        check_logits(output)
-        criterion = cross_entropy if criterion is None else criterion
-        refuse_double_smoothing(self.label_smoothing, criterion)
-        refuse_other_splits(self.num_splits, criterion)
+        criterion = usable_criterion(
+            criterion, output, label_smoothing=self.label_smoothing, num_splits=self.num_splits
+        )
         batch = self._batch
-        trains = output.requires_grad
-        if batch is not None and not self.model.training and is_of_another_batch(target, batch, trains=trains):
-            loss = unmixed_loss(output, target, criterion, from_indices=batch.from_indices)  # validation
-            return mean_loss(loss, criterion)
-        require_applied(self._armed)
-        if batch is None and self.model.training and self.mixup_enabled and not self._paused:
-            raise UserError(
-                "the loss of a training batch that was never mixed: call x, target = mix(x, target) before the forward "
-                "pass; for a plain loss call model.eval(), or set mix.mixup_enabled = False"
-            )
-        if batch is not None:
-            check_returned(target, batch.target, batch.draw)
-        if batch is None or batch.changed is None:
-            if batch is not None and target is batch.target:
-                target = own_targets(batch, criterion, label_smoothing=self.label_smoothing)
-            from_indices = batch is None or batch.from_indices
-            return mean_loss(unmixed_loss(output, target, criterion, from_indices=from_indices), criterion)
-        loss = mean_loss(mixed_loss(output, target, batch, criterion), criterion)
-        if batch.clean is None:
+        if batch is None:
+            self._require_validation()
+            return unmixed_loss(output, target, criterion)
+        # Labels of the last batch without a gradient: the loss of its images as they came, as validation.
+        labels_of_batch = target is batch.given and output.requires_grad
+        if not (self.model.training or labels_of_batch or batch.owns(target) or was_returned(target)):
+            return batch.unmixed_loss(output, target, criterion)
+        self._arming.require_applied(self.model, at_loss=True)
+        batch.require(target)
+        loss = batch.loss(output, target, criterion)
+        if batch.images is None:
             return loss
-        self._clean_loss_due = False
-        own = own_targets(batch, criterion, label_smoothing=self.label_smoothing)
-        clean = unmixed_loss(self._clean_output(batch.clean), own, criterion, from_indices=batch.from_indices)
-        return loss + batch.clean_lam * mean_loss(clean, criterion)
+        self._loss_is_due = False
+        return loss + self._acting(batch.draw).added_loss(partial(self._unmixed_loss, batch, criterion))
 
     @property
     def target(self) -> Tensor | None:
@@ -271,6 +207,17 @@ class Mixer:
         if mixed.ndim != 2:
             raise ValueError("target must be what mix(x, target) returned, or the labels it was given, the same tensor")
         return (output.argmax(dim=1) == mixed.argmax(dim=1)).float().mean()
+
+    def two_labels(self, target: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Return each sample's label, its partner's and the weight of its own, of which a target is the weighted sum.
+
+        Args:
+            target: what the last call returned.
+
+        Returns:
+            int64 (B,) twice and float32, 0-d or (B,); None for any other target, or if labels did not come as indices.
+        """
+        return None if self._batch is None or not self._batch.owns(target) else self._batch.two_labels
 
     def run(
         self, model: Callable[[Tensor], Tensor], x: Tensor, target: Tensor, criterion: Criterion | None = None
@@ -308,18 +255,12 @@ class Mixer:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Alter nothing inside, whatever is drawn: for a clean forward pass in train mode."""
-        self._armed.site = None
-        self._paused += 1
-        try:
+        with self._arming.paused():
             yield
-        finally:
-            self._paused -= 1
-            if not self._paused:
-                self._armed.site = self._armed.pending
 
     def detach(self) -> None:
         """Take every hook off the model, which is then as it was."""
-        self._armed.detach()
+        self._arming.detach()
 
     def state_dict(self) -> dict[str, int]:
         """Return the state of the draws, for an exact resume; the same on every rank."""
@@ -329,34 +270,107 @@ class Mixer:
         """Continue drawing where ``state_dict`` was taken."""
         self._stream.load_state_dict(state)
 
-    def _make_draw(self, x: Tensor, own: Tensor) -> Draw:
+    def _require_free(self) -> None:
+        """Raise if no batch can be mixed now: the mixer is detached, or the last batch is not done with."""
+        if self._arming.detached:
+            raise RuntimeError("this mixer is detached from its model: make a new one")
+        if torch.utils.data.get_worker_info() is not None:
+            raise UserError(
+                "mix(x, target) was called in a worker process of a DataLoader, whose draws would be those of every "
+                "other worker and epoch: call it in the training loop, not in the dataset or collate_fn"
+            )
+        self._arming.require_applied(self.model, at_loss=False)
+        if self._loss_is_due and self._batch is not None:
+            self._loss_is_due = False
+            raise RuntimeError(
+                f"the loss of the unmixed images, which {self._acting(self._batch.draw).name} adds, was left out of "
+                f"the last batch: take its loss with mix.loss(output, target)"
+            )
+
+    def _require_validation(self) -> None:
+        """Raise UserError if a loss is taken in training, although no batch was mixed."""
+        if self.model.training and self.mixup_enabled and not self._arming.is_paused:
+            raise UserError(
+                "the loss of a training batch that was never mixed: call x, target = mix(x, target) before the forward "
+                "pass; for a plain loss call model.eval(), or set mix.mixup_enabled = False"
+            )
+
+    def _own_targets(self, x: Tensor, target: Tensor) -> Tensor:
+        """Return the targets of a batch as distributions, (B, K), before they are mixed."""
+        return read_targets(
+            x,
+            target,
+            self.num_classes or getattr(self.model, "num_classes", None),
+            label_smoothing=self.label_smoothing,
+            num_splits=self.num_splits,
+            # On an accelerator, looking at targets waits for the device: there only in the first batch.
+            check_values=self._batch is None or target.device.type == "cpu",
+        )
+
+    @property
+    def _is_off(self) -> bool:
+        """Whether batches are left as they are, whatever a draw says."""
+        off = self._arming.is_paused or not self.mixup_enabled or not self.model.training
+        return off or (self._is_scheduled and self.schedule.is_off(self._epoch or 0.0))
+
+    def _draw_for(self, x: Tensor, own: Tensor) -> Draw:
         """Draw for a batch of images with their own targets, (B, K)."""
+        if self._is_off:
+            return Draw.nothing(x)
         maps = self._maps_for(x)
         generator = self._stream.next()
         if self._epoch is None:
             raise RuntimeError("the schedule needs the epoch: call mix.set_epoch(epoch) at the start of each")
-        return make_draw(
-            x,
-            method=self.schedule.method_at(self.method, self._epoch),
+        first = len(x) // self.num_splits  # the first split: its images and targets decide for all
+        draw = make_draw(
+            x[:first],
+            method=self.schedule.method_at(self._method, self._epoch) if self._is_scheduled else self._method,
             site_names=self._site_names,
             maps=maps,
             generator=generator,
-            saliency=partial(self._saliency, x, own),
+            saliency=partial(self._saliency, x[:first], own[:first]),
         )
+        return draw.for_splits(self.num_splits) if self.num_splits > 1 else draw
+
+    def _replayed(self, draw: Draw, x: Tensor) -> Draw:
+        """Return a draw made before, for this batch."""
+        if self._is_off:
+            return Draw.nothing(x)
+        draw.check(len(x), [site.name for site in self.sites])
+        return draw.fitted(self._maps_for(x))
 
     def _saliency(self, x: Tensor, own: Tensor) -> Tensor:
         with self.paused():
             return saliency(self.model, x, own)
 
-    def _clean_output(self, images: Tensor) -> Tensor:
-        """Run the model on unmixed images as training does, for the one backward pass of both losses.
+    def _mixed_batch(self, draw: Draw, x: Tensor, target: Tensor, own: Tensor) -> MixedBatch:
+        """Return what the loss of a batch needs; its images only if the method adds to the loss."""
+        method = self._acting(draw) if draw.mixes else None
+        images = x if method is not None and method.adds_loss else None
+        objective = None if method is None else method.objective
+        return MixedBatch(draw, target, own, self.label_smoothing > 0.0, objective, images)
+
+    def _arm(self, batch: MixedBatch, x: Tensor) -> Tensor:
+        """Arm the draw of a batch for its forward pass, and return the images as they are given to the model."""
+        returned = batch.draw.at_input(x)
+        self._arming.load(batch.draw, x, returned, same_graph_inputs=len(self._site_names) > 1)
+        self._batch, self._loss_is_due = batch, batch.images is not None
+        return returned
+
+    def _acting(self, draw: Draw) -> Method:
+        """Return the method whose turn it was; a draw made by hand may not say."""
+        return draw.method or self.method
+
+    def _unmixed_loss(self, batch: MixedBatch, criterion: Criterion) -> Tensor:
+        """Run the model on a batch's unmixed images as training does, for one backward pass of both losses.
 
         The bare model, not what DDP made of it: DDP reduces the sum of both gradients, once per parameter.
         """
+        assert batch.images is not None
         with self.paused():
-            output = self.model(in_dtype_of(self.model, images))
+            output = self.model(in_dtype_of(self.model, batch.images))
         check_logits(output)
-        return output
+        return batch.unmixed_loss(output, batch.own_targets(criterion), criterion)
 
     def _maps_for(self, x: Tensor) -> dict[str, tuple[FeatureMap, ...]]:
         """Return what each site gives at this size of image: what cannot be mixed fails at the first batch."""
@@ -369,21 +383,8 @@ class Mixer:
                 raise
         return self._maps[size]
 
-    def _require_clean_loss(self) -> None:
-        if not self._clean_loss_due:
-            return
-        self._clean_loss_due = False
-        raise RuntimeError(
-            "the loss of the unmixed images (clean_lam) was left out of the last batch: take its loss with "
-            "mix.loss(output, target), or set clean_lam to 0"
-        )
-
 
 def _sites_asked_for(method: Method) -> list[tuple[bool, tuple[str, ...]]]:
     """Return the names of sites of each member, and whether the settings state them."""
     asked = [(member.site_names, member.default_sites) for member in method.members]
     return [(names is not None, default if names is None else names) for names, default in asked]
-
-
-def _syncs_batch_norm(model: nn.Module) -> bool:
-    return any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())

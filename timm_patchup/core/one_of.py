@@ -4,11 +4,12 @@
 probability, sites and objective. ``make_methods`` and ``read_methods`` make one method or several from names.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import UserError, WrongType, brief
 from . import sampling
@@ -61,9 +62,12 @@ class OneOf(Method):
         return self._shared("objective")
 
     @property
-    def clean_lam(self) -> float:
+    def adds_loss(self) -> bool:
         """As for ``objective``."""
-        return self._shared("clean_lam")
+        return self._shared("adds_loss")
+
+    def added_loss(self, unmixed: Callable[[], Tensor]) -> Tensor:
+        raise UserError("this draw does not state its method, which adds to its loss: replay a Draw with draw.method")
 
     def _shared(self, name: str) -> Any:
         found = {getattr(member, name) for member in self.members}

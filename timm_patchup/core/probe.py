@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import SiteError
-from .batch import check_logits
 from .layout import FeatureMap, describe, is_tokens, probe_images, read_layouts
+from .loss import check_logits
 from .method import INPUT
 from .sites import Site, describe_site, site_module
 from .tokens import UNKNOWN_ORDER, order_is_unknown, stated_prefix, token_order

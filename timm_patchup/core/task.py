@@ -11,7 +11,7 @@ from timm.task import ClassificationTask, TrainingTask
 from torch import Tensor
 
 from ..errors import UserError, WrongType, brief
-from .criterion import for_soft_targets, refuse_double_smoothing, refuse_other_splits
+from .loss import for_soft_targets, refuse_double_smoothing, refuse_other_splits
 from .mixer import Mixer
 
 _logger = logging.getLogger(__name__)

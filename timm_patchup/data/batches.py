@@ -10,7 +10,7 @@ from itertools import cycle, islice
 import torch
 from torch.utils.data import Sampler
 
-from ..core.seeding import derive_seed
+from ..core.sampling import derive_seed
 from ..errors import UserError
 from .images import EVALUATION, SampleKey
 

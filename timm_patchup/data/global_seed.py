@@ -1,4 +1,4 @@
-"""Seed the global generators, which timm's transforms and dropout use; mixers have their own (``core/seeding.py``)."""
+"""Seed the global generators, which timm's transforms and dropout use; mixers have their own (``core/sampling.py``)."""
 
 import random
 

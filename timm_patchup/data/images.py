@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ..core.seeding import derive_seed
+from ..core.sampling import derive_seed
 from ..errors import DataError
 from ..recipe.parts import AugmentSpec, ImageSpec
 from .augment_params import AugmentParams, SampleParams

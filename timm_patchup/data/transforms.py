@@ -17,7 +17,7 @@ from torch import Tensor
 from torchvision.transforms import CenterCrop, ColorJitter, Compose, RandomVerticalFlip, Resize, v2
 from torchvision.transforms.functional import to_pil_image
 
-from ..core.seeding import derive_seed
+from ..core.sampling import derive_seed
 from ..recipe.parts import AugmentSpec, ImageSpec
 from .augment_params import DeviceAugment, SampleParams
 from .decode import MOST_PIXELS, Undecodable, to_pixels

@@ -6,7 +6,7 @@ fastai's own loss is computed as well, of the labels as they came, and replaced:
 from fastai.callback.core import Callback
 from torch import Tensor
 
-from timm_patchup.core.criterion import Criterion
+from timm_patchup.core.loss import Criterion
 from timm_patchup.core.mixer import Mixer
 from timm_patchup.errors import UserError
 

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
-from timm_patchup.core.criterion import Criterion
+from timm_patchup.core.loss import Criterion
 from timm_patchup.core.mixer import Mixer
 from timm_patchup.errors import UserError
 

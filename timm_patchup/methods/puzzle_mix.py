@@ -5,11 +5,12 @@ back to the input, in eval mode as the authors do. ``puzzle_solver`` finds the m
 whole batch, ``puzzle_images`` joins the images.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.draw import Change, check_mask
 from ..core.functional import Objective
@@ -45,8 +46,8 @@ class Puzzle:
     lam: ClassVar[float] = 0.0
     mixes: ClassVar[bool] = True
 
-    def apply(self, x: Tensor, partner: Tensor) -> Tensor:
-        return join_images(x, partner, self.mask, own_source=self.own_source, partner_source=self.partner_source)
+    def apply(self, features: Tensor, partner: Tensor) -> Tensor:
+        return join_images(features, partner, self.mask, own_source=self.own_source, partner_source=self.partner_source)
 
     def check(self, batch_size: int) -> None:
         check_mask(self.changed, batch_size)
@@ -116,6 +117,20 @@ class PuzzleMix(Method):
     clean_lam: float = setting(
         0.0, "weight of the loss of the unmixed images, which is added; 1 in its Tiny-ImageNet command", low=0
     )
+
+    @property
+    def adds_loss(self) -> bool:
+        return self.clean_lam > 0.0
+
+    def added_loss(self, unmixed: Callable[[], Tensor]) -> Tensor:
+        return self.clean_lam * unmixed()
+
+    def check_model(self, model: nn.Module) -> None:
+        if self.adds_loss and any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
+            raise UserError(
+                "clean_lam cannot be combined with SyncBatchNorm: only ranks whose batch was mixed run the unmixed "
+                "images, and would wait for the others. Set clean_lam to 0, or leave the norm layers as they were"
+            )
 
     @torch.no_grad()
     def change(self, place: Place) -> Change:

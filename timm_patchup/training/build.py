@@ -16,7 +16,7 @@ from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler_factory import scheduler_kwargs
 from torch import Tensor, nn
 
-from ..core.criterion import Criterion, bce_softmax, cross_entropy
+from ..core.loss import Criterion, bce_softmax, cross_entropy
 from ..core.mixer import Mixer
 from ..data.transforms import Augmentation
 from ..errors import HubError, SiteError, UserError, brief, nearest, one_line

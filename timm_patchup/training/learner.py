@@ -20,8 +20,8 @@ from timm.utils import ModelEmaV3, dispatch_clip_grad, distribute_bn
 from timm.utils.clip_grad import adaptive_clip_grad
 from torch import Tensor, nn
 
-from ..core.criterion import cross_entropy
-from ..core.seeding import derive_seed
+from ..core.loss import cross_entropy
+from ..core.sampling import derive_seed
 from ..data.global_seed import seed_everything
 from ..recipe import Recipe
 from ..runs.checkpoint import Checkpoint

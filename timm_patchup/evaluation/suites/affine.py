@@ -18,7 +18,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as vision
 
-from ...core.seeding import derive_seed
+from ...core.sampling import derive_seed
 from ...report.charts import bars
 from ...report.numbers import Metric
 from ..context import EvalContext, Measured

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...core.seeding import derive_seed
+from ...core.sampling import derive_seed
 from ...report.charts import bars
 from ...report.numbers import Metric
 from ..context import EvalContext, Measured

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.seeding import derive_seed
+from ...core.sampling import derive_seed
 from ...data.source import name_of
 from ...errors import UserError
 from ...report.charts import bars

@@ -1,17 +1,139 @@
-"""Features altered under a mask: mixed with a partner's, which is PatchUp's operation (eq. 3 to 5), or erased.
+"""The maths of PatchUp as pure functions: they take what was drawn, draw nothing and never change their inputs.
 
-``mix_features`` is linear in the features, and its gradient is the same operation with the inverse permutation.
+In the paper's order: the binary mask (eq. 2), the operation on features (eq. 3 to 5), the targets (eq. 7 and 8) and the
+learning objective (eq. 6). Only torch is imported here.
+
+Two conventions hold everywhere. ``changed`` is the paper's ``1 - M``: True where features are altered. ``lam`` is the
+weight of a sample's own features inside the altered region; 0 or ``None`` is a swap.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from math import sqrt
+from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+Objective = Literal["paper", "l1", "l2"]
+MethodObjective = Literal["paper", "l1", "l2", "authors"]  # what a method may ask for: see ``Method.objective``
 # Features of a sample for each thread: of fewer, torch gives a thread no part, and a call per sample costs more than it
 # saves.
 _LARGE_SAMPLE = 2**15
+
+
+def fit_block(block_size: int, height: int, width: int) -> tuple[int, int]:
+    """Return the block's height and width on a map: a block larger than the map is as large as the map."""
+    return min(block_size, height), min(block_size, width)
+
+
+def seed_rate(gamma: float, block_size: int, height: int, width: int) -> float:
+    """Return gamma_adj (eq. 2), the rate at which single features seed a block, capped at 1.
+
+    The paper writes it for square maps; area over block area over valid region is the same for any H x W.
+    """
+    block_height, block_width = fit_block(block_size, height, width)
+    valid = (height - block_height + 1) * (width - block_width + 1)
+    return min(1.0, gamma * height * width / (block_height * block_width * valid))
+
+
+def expected_coverage(rate: float, block_size: int, height: int, width: int) -> float:
+    """Return the expected share of a map inside blocks if every feature seeds one with this rate."""
+    rows, columns = (_seeds_per_place(block_size, size) for size in (height, width))
+    counts = torch.outer(rows, columns)
+    return float((1.0 - (1.0 - torch.tensor(rate, dtype=torch.float64, device="cpu")) ** counts).mean())
+
+
+@lru_cache(maxsize=256)
+def exact_seed_rate(gamma: float, block_size: int, height: int, width: int) -> float:
+    """Return the rate at which blocks cover gamma of the map on average, whatever its size.
+
+    gamma_adj (eq. 2) neglects that blocks overlap and are clipped at the border: it covers less than gamma of a large
+    map and nearly all of one that is hardly larger than a block. The exact rate r solves mean(1 - (1 - r) ** n) = gamma
+    over all places, each of which n seeds can cover.
+    """
+    if gamma in (0.0, 1.0):
+        return gamma
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if expected_coverage(middle, block_size, height, width) < gamma else (low, middle)
+    return (low + high) / 2.0
+
+
+def _seeds_per_place(block_size: int, size: int) -> Tensor:
+    """Return how many seeds along a side can cover each of its places: float64, (size,)."""
+    length = min(block_size, size)
+    place = torch.arange(size, dtype=torch.float64, device="cpu")
+    before, after = length // 2, (length - 1) // 2
+    return (place + before).clamp(max=size - 1) - (place - after).clamp(min=0) + 1
+
+
+def grow_blocks(seeds: Tensor, block_size: int) -> Tensor:
+    """Grow every seed to a block: a stride-1 max-pool of the seeds, done exactly with a few shifted ORs.
+
+    A block of even size extends one feature further up and left than down and right, as in timm's DropBlock.
+
+    Args:
+        seeds: bool, (..., H, W).
+        block_size: side length of the blocks, at least 1; cut to the map if the map is smaller.
+
+    Returns:
+        bool, the shape of ``seeds``: True inside blocks.
+    """
+    height, width = seeds.shape[-2:]
+    block_height, block_width = fit_block(block_size, height, width)
+    padding = ((block_width - 1) // 2, block_width // 2, (block_height - 1) // 2, block_height // 2)
+    padded = F.pad(seeds.reshape(-1, height, width), padding)
+    # In one long row every shift is a whole read of memory; the padding keeps blocks from reaching the next line.
+    row = padded.flatten()
+    for length, step in ((block_width, 1), (block_height, padded.shape[-1])):
+        covered = 1
+        while covered < length:
+            further = min(covered, length - covered)
+            row = row[: -further * step] | row[further * step :]
+            covered += further
+    # A copy without the padding, which a view would keep in memory and skip in every read.
+    return row.as_strided((len(padded), height, width), padded.stride()).contiguous().view(seeds.shape)
+
+
+def rectangle_mask(
+    height: int,
+    width: int,
+    *,
+    lam: float,
+    center: tuple[int, int],
+    device: torch.device | None = None,
+) -> Tensor:
+    """Return CutMix's rectangle for the input space (k = 0), clipped at the border.
+
+    Args:
+        height: height of the image.
+        width: width of the image.
+        lam: in [0, 1]; the rectangle has sqrt(1 - lam) of each side, before clipping.
+        center: row and column of the rectangle's middle.
+        device: where to make the mask.
+
+    Returns:
+        bool, (1, 1, H, W): True inside the rectangle.
+    """
+    ratio = sqrt(1.0 - lam)
+    spans = []
+    for size, middle in zip((height, width), center):
+        length = int(size * ratio)
+        start = middle - length // 2
+        spans.append(slice(max(start, 0), min(start + length, size)))
+    changed = torch.zeros(1, 1, height, width, dtype=torch.bool, device=device)
+    changed[:, :, spans[0], spans[1]] = True
+    return changed
+
+
+def kept_fraction(changed: Tensor) -> Tensor:
+    """Return p_u, the fraction of features that are not altered: float32, 0-d, or (N,) for N masks."""
+    one = len(changed) == 1 and changed.dtype is torch.bool
+    altered = changed.count_nonzero() if one else changed.flatten(1).sum(dim=1).squeeze(0)  # counting is faster
+    return 1.0 - altered.float() / changed[0].numel()
 
 
 def mix_features(
@@ -199,3 +321,68 @@ def like_memory(changed: Tensor, x: Tensor) -> Tensor:
     if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
         return changed.contiguous(memory_format=torch.channels_last)
     return changed
+
+
+def soft_target(target: Tensor, num_classes: int, *, label_smoothing: float = 0.0) -> Tensor:
+    """Return targets as distributions, float32, smoothed as timm does: ``(1 - s) * y + s / K``.
+
+    Args:
+        target: int64 (B,) class indices, or float (B, K).
+        num_classes: K.
+        label_smoothing: s, in [0, 1).
+    """
+    soft = F.one_hot(target, num_classes).float() if target.ndim == 1 else target.float()
+    return smooth_target(soft, label_smoothing)
+
+
+def smooth_target(target: Tensor, label_smoothing: float) -> Tensor:
+    """Return ``(1 - s) * target + s / K`` for soft targets (B, K)."""
+    if label_smoothing == 0.0:
+        return target
+    return target * (1.0 - label_smoothing) + label_smoothing / target.shape[1]
+
+
+def mix_targets(target: Tensor, partner: Tensor, *, kept: Tensor, lam: float | Tensor = 0.0) -> tuple[Tensor, Tensor]:
+    """Return Y, the target of the altered features, and W, the re-weighted target (eq. 7 and 8).
+
+    Args:
+        target: float, (B, K); Y and W have its dtype.
+        partner: int64, (B,).
+        kept: p_u, 0-d or (B,).
+        lam: weight of the own target inside the altered region, a number or (B,); 0 for a swap, where Y is the
+            partner's target.
+    """
+    lam = lam.reshape(-1, 1).to(target.dtype) if isinstance(lam, Tensor) else lam
+    changed_target = lam * target + (1.0 - lam) * target[partner]
+    kept = kept.reshape(-1, 1).to(target.dtype)
+    return changed_target, kept * target + (1.0 - kept) * changed_target
+
+
+def patchup_loss(
+    output: Tensor,
+    *,
+    target: Tensor,
+    changed_target: Tensor,
+    mixed_target: Tensor,
+    kept: Tensor,
+    criterion: Callable[[Tensor, Tensor], Tensor],
+    objective: Objective = "paper",
+) -> Tensor:
+    """Return the learning objective (eq. 6) in its general form, for any criterion on soft targets.
+
+    L1 = p_u * l(out, y) + (1 - p_u) * l(out, Y), L2 = l(out, W), and the paper's L = L1 + L2. If l is affine in its
+    target, L1 equals L2, and a caller who knows that can take ``2 * l(out, W)`` instead.
+
+    Args:
+        output: logits, (B, K).
+        target: y, the sample's own target, (B, K).
+        changed_target: Y, (B, K).
+        mixed_target: W, (B, K).
+        kept: p_u, 0-d. With one p_u per sample, (B,), the criterion must return one loss per sample.
+        criterion: l.
+        objective: ``"paper"`` for L1 + L2, ``"l1"`` or ``"l2"`` for one of them.
+    """
+    if objective == "l2":
+        return criterion(output, mixed_target)
+    first = kept * criterion(output, target) + (1.0 - kept) * criterion(output, changed_target)
+    return first if objective == "l1" else first + criterion(output, mixed_target)
