@@ -9,7 +9,7 @@ from tests.support.training import train_here
 from timm_patchup.errors import UserError
 from timm_patchup.recipe import load_recipe
 from timm_patchup.recipe.compose import list_benchmarks, list_protocols, list_recipe_methods, read_resolved
-from timm_patchup.recipe.stored import stored_recipe
+from timm_patchup.recipe.layers import stored_recipe
 from timm_patchup.study.definition import load_study
 from timm_patchup.study.options import StudyOptions, run_recipe
 

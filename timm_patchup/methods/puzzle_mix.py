@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core.draw import Change, check_mask
 from ..core.functional import Objective
 from ..core.method import Method, Place, register_method
-from ..core.settings import check_value, setting, without
+from ..core.settings import check_value, on, setting
 from ..errors import WrongType
 from .puzzle_images import join_images, to_pixels, unit_range
 from .puzzle_solver import CELL, block_saliency, mask_problem, solve_mask, transport_plan
@@ -91,9 +91,9 @@ class PuzzleMix(Method):
     transport_size: Literal["piece", "block"] = setting(
         "piece",
         "what moves: blocks divided into a 16 x 16 grid, or whole blocks, as its Tiny-ImageNet command does",
-        idle=without("transport"),
+        needs=on("transport"),
     )
-    t_eps: float = setting(0.8, "price of the distance a block moves", above=0, idle=without("transport"))
+    t_eps: float = setting(0.8, "price of the distance a block moves", above=0, needs=on("transport"))
     objective: Objective = setting("l2", "paper for L1 + L2, l1 or l2 for one of the two terms")
     clean_lam: float = setting(
         0.0, "weight of the loss of the unmixed images, which is added; 1 in its Tiny-ImageNet command", low=0

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ..core.settings import AUTO, raise_together, settings_of
 from ..errors import UserError
-from .contradictions import image_contradictions
+from .rules import image_contradictions
 from .schema import Recipe
 
 Part = TypeVar("Part")
