@@ -25,7 +25,7 @@ class RecipeTrace:
     Attributes:
         calls: Python calls inside the package, by file and function.
         recipes: number of Recipes that were made.
-        reads: how often each file was read, by its name.
+        reads: how often each file was read, by its path.
     """
 
     calls: Counter[str]
@@ -43,7 +43,7 @@ def trace_load_recipe(source: str, overrides: Mapping[str, Any] | None = None) -
         if event == "call" and code.co_filename.startswith(str(PACKAGE)):
             calls[f"{Path(code.co_filename).relative_to(PACKAGE)} {code.co_qualname}"] += 1
             if code.co_name == "read_text":
-                reads[Path(frame.f_locals["path"]).name] += 1
+                reads[str(frame.f_locals["path"])] += 1
 
     sys.setprofile(count)
     try:

@@ -13,7 +13,7 @@ trace_load_recipe: Callable[..., Any] = runpy.run_path(str(ROOT / "scripts" / "t
 MOST_CALLS = 1500
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((f"{benchmark}_{method}", {}) for benchmark in list_benchmarks() for method in ("hard_patchup", "augmix")),
-    ("cifar10_wrn28_10_hard_patchup", {"sched": "tanh", "lr": 0.2, "epochs": 3, "aa": "original"}),
+    ("cifar10_wrn28_10_hard_patchup", {"sched": "tanh", "lr": 0.2, "epochs": 9, "aa": "original"}),
     ("cifar10_wrn28_10_hard_patchup", {"protocol": "authors", "limit": 3}),
     ("cifar10_wrn28_10_hard_patchup", {"model": "resnet18", "mix": "soft_patchup", "mix_sites": ["stem"]}),
     ("imagenet_a2_puzzle_mix", {"mix_transport": False, "opt": "sgd"}),

@@ -6,8 +6,8 @@
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import isfinite
@@ -74,23 +74,9 @@ class Setting:
     def takes_one(self) -> bool:
         return any(get_origin(kind) not in (list, tuple) for kind in self.types)
 
-    @property
-    def allowed(self) -> str:
-        """What is allowed, in a few words for tables, such as ``"a number in [0, 1]"`` or ``"hard, soft"``."""
-        words = [self._words(kind) for kind in self.types if not (self.takes_one and get_origin(kind) in (list, tuple))]
-        several = [" or a list of them"] if self.takes_one and self.takes_several else []
-        return "".join(
-            [*words, *several, *([" or none"] if self.optional else []), *([" or auto"] if self.auto else [])]
-        )
-
-    def _words(self, kind: Any) -> str:
-        if get_origin(kind) is Literal:
-            return ", ".join(get_args(kind))
-        if get_origin(kind) in (list, tuple):
-            item = get_args(kind)[0]
-            return "a list of names" if item is str else f"a list, each {self._range(item)}"
-        named = {bool: "true or false", str: "a name", dict: "a mapping"}
-        return named.get(get_origin(kind) or kind) or self._range(kind)
+    @cached_property
+    def takes_fractions(self) -> bool:
+        return any(float in (kind, *get_args(kind)) for kind in self.types)
 
     def check(self, value: Any, *, called: str | None = None) -> Any:
         """Return the value in the setting's own type.
@@ -139,9 +125,9 @@ class Setting:
                 return value
             raise WrongType(f"{name} must be {'true or false' if kind is bool else 'a word'}, got {brief(value)}")
         if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
-            raise WrongType(f"{name} must be {self._range(kind)}, got {brief(value)}")
+            raise WrongType(f"{name} must be {self.range(kind)}, got {brief(value)}")
         if not self._in_range(value):
-            raise UserError(f"{name} must be {self._range(kind)}, got {brief(value)}")
+            raise UserError(f"{name} must be {self.range(kind)}, got {brief(value)}")
         return kind(value)
 
     def _in_range(self, value: float) -> bool:
@@ -153,7 +139,7 @@ class Setting:
             and (self.below is None or value < self.below)
         )
 
-    def _range(self, kind: Any) -> str:
+    def range(self, kind: Any) -> str:
         """Return what is allowed: ``"a number in [0, 1]"``, ``"a whole number of at least 1"``."""
         noun = "a whole number" if kind is int else "a number"
         bottom = self.low if self.above is None else self.above
@@ -169,7 +155,7 @@ class Setting:
         """Return a value of a YAML file or a flag with its numbers read: YAML 1.1 takes ``5e-1`` for a word."""
         if isinstance(value, list):
             return [self.from_text(one) for one in value]
-        if isinstance(value, str) and any(kind is float or float in get_args(kind) for kind in self.types):
+        if isinstance(value, str) and self.takes_fractions:
             with suppress(ValueError):
                 return float(value)
         return value
@@ -237,12 +223,11 @@ class Checked:
             value = getattr(self, name)
             if value is known.default:
                 continue
+            object.__setattr__(self, name, known.default)  # so that what contradicts other values is reported, too
             try:
-                value = known.check(value)
+                object.__setattr__(self, name, known.check(value))
             except UserError as error:
                 errors.append(error)
-                value = known.default  # so that what contradicts other values is reported, too
-            object.__setattr__(self, name, value)
         raise_together([*errors, *map(UserError, self.contradictions())])
         if reasons := without_effect(declared, self):  # reported once nothing else is wrong
             raise NoEffect(reasons)
@@ -254,6 +239,15 @@ class Checked:
     def settings(self) -> dict[str, Any]:
         """Return the settings as plain values, as YAML and JSON store them."""
         return {name: plain(getattr(self, name)) for name in settings_of(type(self))}
+
+
+@contextmanager
+def collecting(errors: list[UserError]) -> Iterator[None]:
+    """Add a UserError that the block raises to others, to raise them together."""
+    try:
+        yield
+    except UserError as error:
+        errors.append(error)
 
 
 def raise_together(errors: Sequence[UserError]) -> None:

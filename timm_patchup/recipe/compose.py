@@ -114,12 +114,20 @@ class Keys:
     Attributes:
         sites: the sites of the network, with PatchUp's block size at each; None if no file names them.
         protocol: the protocol that a file asks for; None for the recipe's own.
+        files: the contents of the files that were read, by path.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
     parts: set[str] = field(default_factory=set)
     sites: dict[str, int] | None = None
     protocol: str | None = None
+    files: dict[Path, dict[str, Any]] = field(default_factory=dict)
+
+    def read(self, path: Path) -> dict[str, Any]:
+        """Return the keys in a file, which is read once."""
+        if path not in self.files:
+            self.files[path] = _read(path)
+        return dict(self.files[path])
 
     def include(self, other: "Keys") -> None:
         """Put the keys of another recipe or part over these."""
@@ -165,13 +173,13 @@ class Keys:
             self.apply_method(mix)  # augmix and autoaugment are the method none with timm's aa
         for method in mix if isinstance(mix, list) else ():
             if method in list_methods() and method in known:
-                own = Keys(parts=self.parts, sites=self.sites)
+                own = Keys(parts=self.parts, sites=self.sites, files=self.files)
                 own.apply_method(method)
                 self.values.setdefault("mix_settings", {})[method] = _settings_in(own.values)
 
     def apply_method(self, method: str) -> None:
         """Put the settings of a method's file over the keys, with the sites of the network."""
-        values = _read(recipes_dir() / "methods" / f"{method}.yaml")
+        values = self.read(recipes_dir() / "methods" / f"{method}.yaml")
         special = values.pop("when", {})
         self.values |= values
         self.values |= self._at_sites(self.values.get("mix"))
@@ -183,7 +191,7 @@ class Keys:
         """Replace keys by those of a protocol; ``when`` in its file has those of a part, a benchmark or a method."""
         if protocol not in list_protocols():
             raise unknown(PROTOCOL, protocol, list_protocols())
-        values = _read(recipes_dir() / "protocols" / f"{protocol}.yaml")
+        values = self.read(recipes_dir() / "protocols" / f"{protocol}.yaml")
         for part, differing in values.pop("when", {}).items():
             if part in self.parts or part == self.values.get("mix"):
                 values |= differing
@@ -239,28 +247,29 @@ def split_name(name: str) -> tuple[str, str]:
     raise UserError(f"no recipe {brief(name)}{hint or '; list_recipes() (--list-recipes) has all'}")
 
 
-def read_keys(path: Path, seen: tuple[Path, ...] = ()) -> Keys:
-    """Read a file of keys and the files it includes; ``seen`` are the files that led to it."""
+def read_keys(path: Path, seen: tuple[Path, ...] = (), files: dict[Path, dict[str, Any]] | None = None) -> Keys:
+    """Read a file of keys and the files it includes; ``seen`` led to it, ``files`` were read before."""
     path = path.absolute()
     if path in seen:
         raise UserError(f"{path} includes itself")
-    own, keys = _read(path), Keys(parts={path.stem})
+    keys = Keys(parts={path.stem}, files={} if files is None else files)
+    own = keys.read(path)
     included = own.pop("include", [])
     if not isinstance(included, list):
         raise UserError(f"{path}: include must be a list of parts or recipes, got {brief(included)}")
     for name in included:
         places = (recipes_dir() / "parts" / f"{name}.yaml", path.parent / str(name))
-        keys.include(_of_source(next(filter(_is_file, places), str(name)), (*seen, path)))
+        keys.include(_of_source(next(filter(_is_file, places), str(name)), (*seen, path), keys.files))
     keys.put(own)
     return keys
 
 
-def _of_source(source: str | Path, seen: tuple[Path, ...] = ()) -> Keys:
+def _of_source(source: str | Path, seen: tuple[Path, ...] = (), files: dict[Path, Any] | None = None) -> Keys:
     path = Path(source)
     if path.suffix in (".yaml", ".yml") or _is_file(path):
-        return read_keys(path, seen)
+        return read_keys(path, seen, files)
     benchmark, method = split_name(str(source))
-    keys = read_keys(recipes_dir() / "benchmarks" / f"{benchmark}.yaml")
+    keys = read_keys(recipes_dir() / "benchmarks" / f"{benchmark}.yaml", files=files)
     keys.apply_method(method)
     return keys
 

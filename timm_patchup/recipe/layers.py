@@ -88,7 +88,8 @@ def _without_effect(declared: Mapping[str, Setting], values: Mapping[str, Any]) 
     if not [name for name in known if declared[name].needs]:
         return set()
     defaults = {name: one.default for name, one in declared.items()}
-    read = {name: declared[name].from_text(values[name]) for name in known if isinstance(values[name], str)}
+    words = [name for name in known if isinstance(values[name], str) and declared[name].takes_fractions]
+    read = {name: declared[name].from_text(values[name]) for name in words}
     keys = SimpleNamespace(**{**defaults, **values, **read})
     return {name for name in without_effect(declared, keys) if _is_valid(declared[name], getattr(keys, name))}
 

@@ -16,7 +16,7 @@ from ..core.method import Method, list_methods, method_settings
 from ..core.one_of import OneOf, make_methods, read_methods
 from ..core.outside import unknown_outside
 from ..core.schedule import Schedule
-from ..core.settings import AUTO, Checked, on, raise_together, setting, settings_of
+from ..core.settings import AUTO, Checked, collecting, on, raise_together, setting, settings_of
 from ..errors import UserError, brief, nearest
 from . import rules
 
@@ -244,20 +244,16 @@ class Recipe(Checked):
     def __post_init__(self) -> None:
         errors: list[UserError] = []
         given = self.mix
-        try:
+        with collecting(errors):
             super().__post_init__()
-        except UserError as error:
-            errors.append(error)
-        try:
+        with collecting(errors):
             self._resolve_method(self.mix_settings if self.mix == given else {})  # if not, the check has reported it
-        except UserError as error:
-            errors.append(error)
         raise_together(errors)
 
     def _resolve_method(self, settings: Mapping[str, Any]) -> None:
         """Write out defaults: a resolved recipe states all that was used, even if defaults change later."""
         mix = self.mix[0] if isinstance(self.mix, list) and len(self.mix) == 1 else self.mix
-        if self._unknown_outside(mix):
+        if unknown_outside(mix):
             return  # a recipe that is merely read imports nothing; its settings stay as they are
         method = read_methods(mix, settings, weights=self.mix_weights, prefix=MIX_PREFIX)
         if mix != "none":  # with it a schedule has no effect, which is reported as such
@@ -269,10 +265,6 @@ class Recipe(Checked):
             object.__setattr__(self, "mix_settings", each)
         else:
             object.__setattr__(self, "mix_settings", dict(sorted(method.settings().items())))
-
-    @staticmethod
-    def _unknown_outside(mix: Any) -> bool:
-        return bool(unknown_outside(mix))
 
     @property
     def method(self) -> Method:
@@ -302,30 +294,24 @@ class Recipe(Checked):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
         """Make a recipe from flat keys; raise UserError with everything that is wrong with them."""
-        known, known_settings, own = settings_of(cls), list_mix_settings(), cls._unknown_outside(values.get("mix"))
+        known, keys, own = settings_of(cls), list_keys(), unknown_outside(values.get("mix"))
         taken: dict[str, Any] = {}
         settings: dict[str, Any] = {}
-        problems: list[str] = []
+        errors: list[UserError] = []
         for name, value in values.items():
             if name in known:
-                taken[name] = known[name].from_text(value)
+                taken[name] = known[name].from_text(value) if known[name].takes_fractions else value
+            elif name == "mix_settings" and isinstance(value, Mapping):
+                settings |= value
             elif name == "mix_settings":
-                if isinstance(value, Mapping):
-                    settings |= value
-                else:
-                    problems.append(f"{name} must be a mapping of methods to their settings, got {brief(value)}")
-            elif name.startswith(MIX_PREFIX) and (own or name.removeprefix(MIX_PREFIX) in known_settings):
+                errors.append(UserError(f"{name} must be a mapping of methods to their settings, got {brief(value)}"))
+            elif name.startswith(MIX_PREFIX) and (own or name in keys):
                 settings[name.removeprefix(MIX_PREFIX)] = value
             else:
-                problems.append(f"unknown key {brief(name)}{nearest(name, list_keys())}")
-        try:
+                errors.append(UserError(f"unknown key {brief(name)}{nearest(name, keys)}"))
+        with collecting(errors):
             recipe = cls(**taken, mix_settings=settings)
-        except UserError as error:
-            if not problems:
-                raise
-            problems += error.problems
-        if problems:
-            raise UserError(problems)
+        raise_together(errors)
         return recipe
 
     def to_dict(self) -> dict[str, Any]:
@@ -355,8 +341,7 @@ class Recipe(Checked):
         mine, theirs = _comparable(self), _comparable(other)
         compared = {*settings_of(Recipe)} if self.mix != other.mix else {*mine, *theirs}
         compared -= {*KEYS_FREE_TO_CHANGE_ON_RESUME, *self.unresolved, *other.unresolved}
-        names = [name for name in (mine | theirs) if name in compared]
-        values = {name: (mine.get(name), theirs.get(name)) for name in names}
+        values = {name: (mine.get(name), theirs.get(name)) for name in mine | theirs if name in compared}
         return {name: (one, another) for name, (one, another) in values.items() if one != another}
 
     def contradictions(self) -> list[str]:
