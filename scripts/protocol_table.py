@@ -66,7 +66,7 @@ def ours(key: str, method: str = "none") -> str:
 
 def _is_idle(key: str, benchmark: str, method: str) -> bool:
     declared = settings_of(Recipe).get(key)
-    why = declared.idle(load_recipe(f"{benchmark}_{method}")) if declared and declared.idle else None
+    why = declared.needs(load_recipe(f"{benchmark}_{method}")) if declared and declared.needs else None
     return why is not None
 
 

@@ -17,7 +17,7 @@ import runpy
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from timm_patchup.core.method import method_settings
 from timm_patchup.core.settings import Setting, plain, settings_of
@@ -105,7 +105,21 @@ TABLES: dict[str, Any] = {
 
 
 def _allowed(setting: Setting) -> str:
-    return setting.allowed.replace("|", "\\|")
+    """Return what is allowed in a few words, such as ``"a number in [0, 1]"`` or ``"hard, soft"``."""
+    kinds = [kind for kind in setting.types if not (setting.takes_one and get_origin(kind) in (list, tuple))]
+    several = " or a list of them" * (setting.takes_one and setting.takes_several)
+    text = "".join(_words(setting, kind) for kind in kinds) + several
+    return f"{text}{' or none' * setting.optional}{' or auto' * setting.auto}".replace("|", "\\|")
+
+
+def _words(setting: Setting, kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return ", ".join(get_args(kind))
+    if get_origin(kind) in (list, tuple):
+        item = get_args(kind)[0]
+        return "a list of names" if item is str else f"a list, each {setting.range(item)}"
+    named = {bool: "true or false", str: "a name", dict: "a mapping"}
+    return named.get(get_origin(kind) or kind) or setting.range(kind)
 
 
 def _value(value: Any) -> str:

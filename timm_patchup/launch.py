@@ -22,9 +22,8 @@ from .core.method import list_methods
 from .core.outside import import_methods, require_consent
 from .errors import Failed, UserError, nearest
 from .recipe import Recipe, load_recipe
-from .recipe.override import override
+from .recipe.layers import override, without_retired
 from .recipe.schema import MIX_PREFIX
-from .recipe.stored import without_retired
 from .system.checked import read_yaml
 from .system.output import say
 

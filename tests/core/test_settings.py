@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 from timm_patchup import PatchUp
-from timm_patchup.core.settings import Checked, Setting, check_value, plain, raise_together, setting, settings_of
+from timm_patchup.core.settings import Checked, Setting, check_value, on, plain, raise_together, setting, settings_of
 from timm_patchup.errors import UserError, WrongType
 
 INF, NAN = float("inf"), float("nan")
@@ -212,3 +212,9 @@ def test_lists_are_not_shared_between_instances() -> None:
     first.values.append(3)
     assert second.values == [1, 2]
     assert settings_of(WithList)["values"].default == [1, 2]
+
+
+def test_the_old_name_of_needs_warns_and_works() -> None:
+    with pytest.warns(DeprecationWarning, match="needs"):
+        declared = setting(1, "a number", idle=on("switch")).metadata["setting"]
+    assert declared.needs(type("Values", (), {"switch": False})) == "without switch"

@@ -8,11 +8,11 @@ import pytest
 from timm_patchup import Method, list_methods
 from timm_patchup.core.method import make_method, method_settings
 from timm_patchup.core.schedule import Schedule
-from timm_patchup.core.settings import setting, without
+from timm_patchup.core.settings import on, setting
 from timm_patchup.errors import NoEffect, UserError
 from timm_patchup.recipe import Recipe, load_recipe
 from timm_patchup.recipe.compose import list_benchmarks
-from timm_patchup.recipe.stored import stored_recipe
+from timm_patchup.recipe.layers import stored_recipe
 
 # Method and setting: what disables it, a value other than its default, the reason, and what makes it effective.
 CASES: dict[tuple[str, str], tuple[dict[str, Any], Any, str, dict[str, Any]]] = {
@@ -33,7 +33,7 @@ def keys(method: str, **settings: Any) -> dict[str, Any]:
 
 def test_every_declared_setting_has_a_case() -> None:
     declared = {
-        (method, name) for method in list_methods() for name, one in method_settings(method).items() if one.idle
+        (method, name) for method in list_methods() for name, one in method_settings(method).items() if one.needs
     }
     assert set(CASES) == declared
 
@@ -90,7 +90,7 @@ def test_what_has_no_effect_cannot_rise() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Own(Method):
         swaps: bool = setting(True, "whether it swaps")
-        share: float = setting(0.5, "share that is swapped", low=0, high=1, idle=without("swaps"))
+        share: float = setting(0.5, "share that is swapped", low=0, high=1, needs=on("swaps"))
 
     schedule = Schedule(warmup_epochs=2, warmup=("share",))
     schedule.check(Own())

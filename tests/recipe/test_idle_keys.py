@@ -11,7 +11,7 @@ from timm_patchup.core.settings import settings_of
 from timm_patchup.errors import NoEffect, UserError
 from timm_patchup.recipe import Recipe, list_recipes, load_recipe
 from timm_patchup.recipe.compose import read_resolved
-from timm_patchup.recipe.stored import stored_recipe
+from timm_patchup.recipe.layers import stored_recipe
 
 IN_MEMORY = "on small images cropped from padding: crop_padding none takes timm's random crop"
 DRAWN = "without val_fraction, val_per_class, test_fraction, train_per_class, train_at_most and limit"
@@ -67,7 +67,7 @@ CASES: dict[str, tuple[dict[str, Any], Any, str, dict[str, Any]]] = {
 
 
 def test_every_declared_key_has_a_case() -> None:
-    assert set(CASES) == {name for name, declared in settings_of(Recipe).items() if declared.idle is not None}
+    assert set(CASES) == {name for name, declared in settings_of(Recipe).items() if declared.needs is not None}
 
 
 @pytest.mark.parametrize("name", CASES)

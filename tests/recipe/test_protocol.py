@@ -15,7 +15,7 @@ from timm_patchup.recipe.compose import (
     list_recipes,
     read_resolved,
 )
-from timm_patchup.recipe.stored import stored_recipe
+from timm_patchup.recipe.layers import stored_recipe
 from timm_patchup.study.definition import load_study
 from timm_patchup.study.options import StudyOptions, run_recipe
 

@@ -12,7 +12,7 @@ from timm_patchup.errors import UserError
 from timm_patchup.methods.patchup import HardPatchUp
 from timm_patchup.recipe import Recipe, load_recipe
 from timm_patchup.recipe.compose import read_resolved
-from timm_patchup.recipe.stored import stored_recipe
+from timm_patchup.recipe.layers import stored_recipe
 
 
 def test_a_resolved_recipe_comes_back_from_its_file(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from timm_patchup.methods.cutmix import CutMix
 from timm_patchup.methods.patchup import HardPatchUp
 from timm_patchup.recipe import list_recipes, load_recipe
 from timm_patchup.recipe.compose import read_resolved
-from timm_patchup.recipe.stored import stored_recipe
+from timm_patchup.recipe.layers import stored_recipe
 
 BOTH: dict[str, Any] = {"mix": ["hard_patchup", "cutmix"]}
 SET: dict[str, Any] = {"mix_weights": [2, 1], "mix_prob": "5e-1", "mix_settings": {"cutmix": {"alpha": "2e-1"}}}

@@ -27,7 +27,7 @@ from timm_patchup.hub import export, load
 from timm_patchup.recipe import Recipe, load_recipe
 from timm_patchup.recipe.compose import read_resolved
 from timm_patchup.recipe.data_names import load_data_spec
-from timm_patchup.recipe.stored import stored_recipe
+from timm_patchup.recipe.layers import stored_recipe
 from timm_patchup.runs.load import load_with_recipe
 
 NAME = "my_methods:SwapRows"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..errors import NoEffect, UserError, WrongType, brief, nearest, unknown
 from .draw import INPUT, Change, Place
 from .functional import MethodObjective
-from .settings import Checked, Setting, raise_together, setting, settings_of
+from .settings import Checked, Setting, collecting, raise_together, setting, settings_of
 
 LAM = "one lam for the batch, or one per sample"
 PAPER_SITES = (INPUT, "stem", "stage1", "stage2")
@@ -208,10 +208,8 @@ def read_method(name: str, values: Mapping[str, Any], *, prefix: str = "") -> Me
             has = f"; it has {', '.join(prefix + other for other in known)}" if known else ", which has no settings"
             errors.append(UserError(f"{prefix}{key} is not a setting of {name}{has}"))
             continue
-        try:
+        with collecting(errors):
             checked[key] = known[key].check(known[key].from_text(value), called=prefix + key)
-        except UserError as error:
-            errors.append(error)
     raise_together(errors)
     try:
         return make_method(name, **checked)

@@ -15,7 +15,7 @@ from ..errors import UserError, WrongType, brief
 from . import sampling
 from .functional import MethodObjective
 from .method import Method, make_method, method_settings, read_method
-from .settings import raise_together, setting
+from .settings import collecting, raise_together, setting
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,8 @@ def read_methods(mix: str | Sequence[str], values: Mapping[str, Any], *, weights
         by_method = split_settings(mix, values, prefix=prefix)
     methods, errors = dict[str, Method](), list[UserError]()
     for name, own in by_method.items():
-        try:
+        with collecting(errors):
             methods[name] = read_method(name, own, prefix=prefix if isinstance(mix, str) else f"{name}.")
-        except UserError as error:
-            errors.append(error)
     raise_together(errors)
     return _join(methods, weights, called=f"{prefix}weights")
 

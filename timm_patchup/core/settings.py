@@ -5,9 +5,11 @@
 (``settings_of``). Methods and recipes declare their fields here and nowhere else.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import MISSING, dataclass, field, fields
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -15,6 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from ..errors import NoEffect, UserError, WrongType, brief, nearest
 
 AUTO = "auto"  # a value that is found out later, for settings that allow it
+Need = Callable[[Any], str | None]
 
 
 @dataclass(frozen=True)
@@ -32,9 +35,9 @@ class Setting:
         below: the value must be smaller.
         fixed: whether it may not change when a run is resumed.
         auto: whether the word ``auto`` is allowed, too.
-        idle: takes the dataclass and returns why the setting has no effect next to its other values, as the end of
-            the sentence "NAME has no effect ...", or None if it has one. Declared here, it is refused if it is changed
-            all the same.
+        needs: what it needs to have an effect: takes all values and returns None if that is there, otherwise why the
+            setting has no effect, as the end of the sentence "NAME has no effect ...". Changed all the same, the
+            setting is refused.
     """
 
     name: str
@@ -47,15 +50,15 @@ class Setting:
     below: float | None = None
     fixed: bool = True
     auto: bool = False
-    idle: Callable[[Any], str | None] | None = None
+    needs: Need | None = None
 
-    @property
+    @cached_property
     def types(self) -> tuple[Any, ...]:
         """The alternatives of the type, None left out."""
         union = get_origin(self.type) in (Union, UnionType)
         return tuple(kind for kind in get_args(self.type) if kind is not NoneType) if union else (self.type,)
 
-    @property
+    @cached_property
     def optional(self) -> bool:
         return NoneType in get_args(self.type)
 
@@ -71,23 +74,9 @@ class Setting:
     def takes_one(self) -> bool:
         return any(get_origin(kind) not in (list, tuple) for kind in self.types)
 
-    @property
-    def allowed(self) -> str:
-        """What is allowed, in a few words for tables, such as ``"a number in [0, 1]"`` or ``"hard, soft"``."""
-        words = [self._words(kind) for kind in self.types if not (self.takes_one and get_origin(kind) in (list, tuple))]
-        several = [" or a list of them"] if self.takes_one and self.takes_several else []
-        return "".join(
-            [*words, *several, *([" or none"] if self.optional else []), *([" or auto"] if self.auto else [])]
-        )
-
-    def _words(self, kind: Any) -> str:
-        if get_origin(kind) is Literal:
-            return ", ".join(get_args(kind))
-        if get_origin(kind) in (list, tuple):
-            item = get_args(kind)[0]
-            return "a list of names" if item is str else f"a list, each {self._range(item)}"
-        named = {bool: "true or false", str: "a name", dict: "a mapping"}
-        return named.get(get_origin(kind) or kind) or self._range(kind)
+    @cached_property
+    def takes_fractions(self) -> bool:
+        return any(float in (kind, *get_args(kind)) for kind in self.types)
 
     def check(self, value: Any, *, called: str | None = None) -> Any:
         """Return the value in the setting's own type.
@@ -136,9 +125,9 @@ class Setting:
                 return value
             raise WrongType(f"{name} must be {'true or false' if kind is bool else 'a word'}, got {brief(value)}")
         if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
-            raise WrongType(f"{name} must be {self._range(kind)}, got {brief(value)}")
+            raise WrongType(f"{name} must be {self.range(kind)}, got {brief(value)}")
         if not self._in_range(value):
-            raise UserError(f"{name} must be {self._range(kind)}, got {brief(value)}")
+            raise UserError(f"{name} must be {self.range(kind)}, got {brief(value)}")
         return kind(value)
 
     def _in_range(self, value: float) -> bool:
@@ -150,7 +139,7 @@ class Setting:
             and (self.below is None or value < self.below)
         )
 
-    def _range(self, kind: Any) -> str:
+    def range(self, kind: Any) -> str:
         """Return what is allowed: ``"a number in [0, 1]"``, ``"a whole number of at least 1"``."""
         noun = "a whole number" if kind is int else "a number"
         bottom = self.low if self.above is None else self.above
@@ -166,42 +155,45 @@ class Setting:
         """Return a value of a YAML file or a flag with its numbers read: YAML 1.1 takes ``5e-1`` for a word."""
         if isinstance(value, list):
             return [self.from_text(one) for one in value]
-        kinds = [
-            one for kind in self.types for one in (get_args(kind) if get_origin(kind) in (list, tuple) else [kind])
-        ]
-        if isinstance(value, str) and float in kinds:
+        if isinstance(value, str) and self.takes_fractions:
             with suppress(ValueError):
                 return float(value)
         return value
 
 
-def setting(
-    default: Any,
-    help: str,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-    fixed: bool = True,
-    auto: bool = False,
-    idle: Callable[[Any], str | None] | None = None,
-) -> Any:
-    """Declare a field of a dataclass as a setting; the arguments are those of ``Setting``.
+def setting(default: Any, help: str, *, idle: Need | None = None, **known: Any) -> Any:
+    """Declare a field of a dataclass as a setting.
+
+    Args:
+        default: its default; a list or mapping is copied for each instance.
+        help: one line for users.
+        idle: the old name of ``needs``.
+        **known: what else is known of it: the attributes of ``Setting`` from ``low`` on.
 
     Example:
         >>> alpha: float = setting(2.0, "lam ~ Beta(alpha, alpha)", above=0)
     """
-    limits = {"low": low, "high": high, "above": above, "below": below}
-    known = {"help": help, **limits, "fixed": fixed, "auto": auto, "idle": idle}
+    if idle is not None:
+        warnings.warn("setting(idle=...) is now setting(needs=...)", DeprecationWarning, stacklevel=2)
+        known["needs"] = idle
+    metadata = {"setting": Setting("", Any, default, help, **known)}
     if isinstance(default, (list, dict)):
-        return field(default_factory=lambda: type(default)(default), metadata={"setting": known})
-    return field(default=default, metadata={"setting": known})
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
-def without(name: str) -> Callable[[Any], str | None]:
-    """Return the condition ``idle`` of a setting that has no effect while another is off: false, none or 0."""
+def on(name: str) -> Need:
+    """Need another setting to be on: not false, none or 0."""
     return lambda values: None if getattr(values, name) else f"without {name}"
+
+
+def without_effect(declared: Mapping[str, Setting], values: Any) -> dict[str, str]:
+    """Return the settings that differ from their defaults although what they need is not there, and why."""
+    reasons = {}
+    for name, known in declared.items():
+        if known.needs is not None and getattr(values, name) not in (known.default, AUTO):
+            reasons[name] = known.needs(values)
+    return {name: why for name, why in reasons.items() if why}
 
 
 _settings: dict[type, dict[str, Setting]] = {}
@@ -211,16 +203,8 @@ def settings_of(kind: type) -> dict[str, Setting]:
     """Return the settings that a dataclass declares, in the order of its fields."""
     if kind not in _settings:
         hints = get_type_hints(kind)
-        _settings[kind] = {
-            f.name: Setting(
-                f.name,
-                hints[f.name],
-                f.default if f.default_factory is MISSING else f.default_factory(),
-                **f.metadata["setting"],
-            )
-            for f in fields(kind)
-            if "setting" in f.metadata
-        }
+        found = [(f.name, f.metadata["setting"]) for f in fields(kind) if "setting" in f.metadata]
+        _settings[kind] = {name: replace(known, name=name, type=hints[name]) for name, known in found}
     return _settings[kind]
 
 
@@ -234,28 +218,21 @@ class Checked:
 
     def __post_init__(self) -> None:
         errors: list[UserError] = []
-        for name, declared in settings_of(type(self)).items():
+        declared = settings_of(type(self))
+        for name, known in declared.items():
+            value = getattr(self, name)
+            if value is known.default:
+                continue
+            object.__setattr__(self, name, known.default)  # so that what contradicts other values is reported, too
             try:
-                value = declared.check(getattr(self, name))
+                object.__setattr__(self, name, known.check(value))
             except UserError as error:
                 errors.append(error)
-                value = declared.default  # so that what contradicts other values is reported, too
-            object.__setattr__(self, name, value)
         raise_together([*errors, *map(UserError, self.contradictions())])
-        without_effect = self._without_effect()  # of no interest while something else is wrong
-        if without_effect:
-            raise NoEffect(without_effect)
+        if reasons := without_effect(declared, self):  # reported once nothing else is wrong
+            raise NoEffect(reasons)
 
-    def _without_effect(self) -> dict[str, str]:
-        """Return the settings that differ from their defaults although others disable them, and why."""
-        reasons = {
-            name: declared.idle(self)
-            for name, declared in settings_of(type(self)).items()
-            if declared.idle is not None and getattr(self, name) not in (declared.default, AUTO)
-        }
-        return {name: why for name, why in reasons.items() if why}
-
-    def contradictions(self) -> list[str]:
+    def contradictions(self) -> Iterable[str]:
         """Return a line per value that contradicts another one."""
         return []
 
@@ -264,13 +241,22 @@ class Checked:
         return {name: plain(getattr(self, name)) for name in settings_of(type(self))}
 
 
+@contextmanager
+def collecting(errors: list[UserError]) -> Iterator[None]:
+    """Add a UserError that the block raises to others, to raise them together."""
+    try:
+        yield
+    except UserError as error:
+        errors.append(error)
+
+
 def raise_together(errors: Sequence[UserError]) -> None:
     """Raise one error as it is, several as one with all their problems."""
     if len(errors) == 1:
         raise errors[0]
-    without_effect = [error.reasons for error in errors if isinstance(error, NoEffect)]
-    if errors and len(without_effect) == len(errors):
-        raise NoEffect({name: why for reasons in without_effect for name, why in reasons.items()})
+    idle = [error.reasons for error in errors if isinstance(error, NoEffect)]
+    if errors and len(idle) == len(errors):
+        raise NoEffect({name: why for reasons in idle for name, why in reasons.items()})
     if errors:
         raise UserError([problem for error in errors for problem in error.problems])
 

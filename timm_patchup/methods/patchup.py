@@ -22,7 +22,7 @@ _PROB = "probability that a batch is altered"
 _GAMMA = "the paper's probability of altering a feature; the share altered is 1 - mix.draw.kept"
 
 
-def _without_the_input(method: "BlockMethod") -> str | None:
+def _the_input(method: "BlockMethod") -> str | None:
     return None if method.sites is None or INPUT in method.sites else "at sites without the input"
 
 
@@ -41,7 +41,7 @@ class BlockMethod(SiteMethod):
     input_mask: Literal["rectangle", "blocks"] = setting(
         "rectangle",
         "at the input a CutMix rectangle (the paper), or the block mask of its ablation",
-        idle=_without_the_input,
+        needs=_the_input,
     )
     objective: MethodObjective = setting(
         "paper",

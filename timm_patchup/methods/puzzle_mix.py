@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..core.draw import Change, check_mask
 from ..core.functional import Objective
 from ..core.method import Method, Place, register_method
-from ..core.settings import check_value, setting, without
+from ..core.settings import check_value, on, setting
 from ..errors import UserError, WrongType
 from .puzzle_images import join_images, to_pixels, unit_range
 from .puzzle_solver import block_saliency, mask_problem, solve_mask, transport_plan
@@ -103,16 +103,16 @@ class PuzzleMix(Method):
         4,
         "pixels on either side of an edge that the smoothness of images compares; 2 in its ImageNet code",
         low=1,
-        idle=without("gamma"),
+        needs=on("gamma"),
     )
     eta: float = setting(0.2, "weight of the prior that pulls masks to lam", low=0)
     transport: bool = setting(True, "whether salient blocks move to where they are seen")
     transport_size: Literal["piece", "block"] = setting(
         "piece",
         "what moves: blocks divided into a 16 x 16 grid, or whole blocks, as it does on Tiny-ImageNet and ImageNet",
-        idle=without("transport"),
+        needs=on("transport"),
     )
-    t_eps: float = setting(0.8, "price of the distance a block moves", above=0, idle=without("transport"))
+    t_eps: float = setting(0.8, "price of the distance a block moves", above=0, needs=on("transport"))
     objective: Objective = setting("l2", "paper for L1 + L2, l1 or l2 for one of the two terms")
     clean_lam: float = setting(
         0.0, "weight of the loss of the unmixed images, which is added; 1 in its Tiny-ImageNet command", low=0

@@ -1,6 +1,6 @@
-"""Recipes: what the keys are (``schema``) and when they do not go together (``idle``, ``contradictions``), how a name
-or a file becomes a recipe (``compose``, ``override``), recipes of finished runs (``stored``), the parts that functions
-take (``parts``), and datasets by name (``data_names``).
+"""Recipes: what the keys are (``schema``), what they need and when they contradict each other (``rules``), how a name
+or a file becomes a recipe (``compose``), keys over keys and the recipes of finished runs (``layers``), the parts that
+functions take (``parts``), and datasets by name (``data_names``).
 
 Imports ``core``, ``system`` and ``errors`` only.
 """

@@ -7,9 +7,9 @@ value with ``dataclasses.replace``.
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from ..core.settings import AUTO, raise_together, settings_of
+from ..core.settings import AUTO, collecting, raise_together, settings_of
 from ..errors import UserError
-from .contradictions import image_contradictions
+from .rules import image_contradictions
 from .schema import Recipe
 
 Part = TypeVar("Part")
@@ -62,12 +62,9 @@ class ImageSpec:
         # Values may come from a downloaded config.json: they are checked like the keys of a recipe.
         errors: list[UserError] = []
         for f in fields(self):
-            try:
-                declared = replace(settings_of(Recipe)[f.name], auto=False)
-                value = declared.check(getattr(self, f.name))
+            with collecting(errors):
+                value = replace(settings_of(Recipe)[f.name], auto=False).check(getattr(self, f.name))
                 object.__setattr__(self, f.name, tuple(value) if isinstance(value, list) else value)
-            except UserError as error:
-                errors.append(error)
         if not errors:
             problems = image_contradictions(self.input_size, self.mean, self.std, self.crop_pct)
             errors = [UserError(line) for line in problems]

@@ -16,27 +16,9 @@ from ..core.method import Method, list_methods, method_settings
 from ..core.one_of import OneOf, make_methods, read_methods
 from ..core.outside import unknown_outside
 from ..core.schedule import Schedule
-from ..core.settings import AUTO, Checked, raise_together, setting, settings_of, without
+from ..core.settings import AUTO, Checked, collecting, on, raise_together, setting, settings_of
 from ..errors import UserError, brief, nearest
-from .contradictions import contradictions
-from .idle import (
-    DECAYING,
-    SCHEDULED,
-    epoch_chosen,
-    held_out,
-    held_out_by_class,
-    in_memory,
-    loss_is,
-    next_to,
-    next_to_aa,
-    no_mix,
-    nothing_augments,
-    nothing_chosen,
-    nothing_drawn,
-    nothing_held_out,
-    optimizer_has,
-    schedule_is,
-)
+from . import rules
 
 MIX_PREFIX = "mix_"
 
@@ -58,13 +40,13 @@ class Recipe(Checked):
         low=0,
         high=0.9,
         auto=True,
-        idle=held_out_by_class,
+        needs=rules.no_number_per_class,
     )
     val_per_class: int | None = setting(
-        None, "hold out this many images per class instead of a share", low=1, idle=next_to("select_split")
+        None, "hold out this many images per class instead of a share", low=1, needs=rules.off("select_split")
     )
     val_augment: bool = setting(
-        False, "augment held-out images as training images, as the authors do", idle=nothing_held_out
+        False, "augment held-out images as training images, as the authors do", needs=rules.held_out
     )
     select_split: str | None = setting(
         None, "split that chooses the best epoch, instead of a share of the train split", auto=True
@@ -73,17 +55,17 @@ class Recipe(Checked):
         0.0, "share of the train split set apart as the test set, for data without one", low=0, high=0.9, auto=True
     )
     split_seed: int = setting(
-        0, "seed of the held-out share and of every subset, the same for all runs", low=0, idle=nothing_drawn
+        0, "seed of the held-out share and of every subset, the same for all runs", low=0, needs=rules.a_subset
     )
     split_by_seed: bool = setting(
-        False, "draw what is held out and trained on from the seed of the run, as the authors do", idle=nothing_drawn
+        False, "draw what is held out and trained on from the seed of the run, as the authors do", needs=rules.a_subset
     )
     input_key: str = setting("image", "column of the images", auto=True)
     target_key: str = setting("label", "column of the labels", auto=True)
     num_classes: int = setting(10, "number of classes", low=1, auto=True)
     train_per_class: int | None = setting(None, "train on this many images per class, for scarce data", low=1)
     train_at_most: int | None = setting(
-        None, "train on at most this many images per class", low=1, idle=next_to("train_per_class")
+        None, "train on at most this many images per class", low=1, needs=rules.off("train_per_class")
     )
     limit: int | None = setting(None, "use this many samples of each split, for a quick trial run", low=1)
     workers: int = setting(0, "loader processes per training process", low=0, high=256, fixed=False)
@@ -92,53 +74,56 @@ class Recipe(Checked):
     mean: list[float] = setting([0.5, 0.5, 0.5], "mean per channel", low=0, high=1, auto=True)
     std: list[float] = setting([0.5, 0.5, 0.5], "standard deviation per channel", above=0, auto=True)
     crop_pct: float = setting(
-        1.0, "share of the image that the evaluated centre crop covers", above=0, high=1, auto=True, idle=in_memory
+        1.0,
+        "share of the image that the evaluated centre crop covers",
+        above=0,
+        high=1,
+        auto=True,
+        needs=rules.timms_crop,
     )
     crop_mode: Literal["center", "squash", "border"] = setting(
-        "center", "how evaluated images are resized and cropped, as in timm", auto=True, idle=in_memory
+        "center", "how evaluated images are resized and cropped, as in timm", auto=True, needs=rules.timms_crop
     )
     interpolation: Literal["nearest", "bilinear", "bicubic"] = setting("bilinear", "how images are resized", auto=True)
     train_interpolation: Literal["nearest", "bilinear", "bicubic", "random"] = setting(
-        "bilinear", "how timm's random crop resizes", auto=True, idle=in_memory
+        "bilinear", "how timm's random crop resizes", auto=True, needs=rules.timms_crop
     )
     crop_padding: int | None = setting(
         None, "small images: decoded once, kept as bytes and cropped from this padding; none for timm's crop", low=0
     )
     crop_padding_mode: Literal["constant", "edge", "reflect", "symmetric"] = setting(
-        "constant", "what fills the padding, in torchvision's words; constant is black", idle=without("crop_padding")
+        "constant", "what fills the padding, in torchvision's words; constant is black", needs=on("crop_padding")
     )
-    scale: list[float] = setting([0.08, 1.0], "range of areas of timm's random crop", above=0, idle=in_memory)
+    scale: list[float] = setting([0.08, 1.0], "range of areas of timm's random crop", above=0, needs=rules.timms_crop)
     ratio: list[float] = setting(
-        [0.75, 1.3333], "range of aspect ratios of timm's random crop", above=0, idle=in_memory
+        [0.75, 1.3333], "range of aspect ratios of timm's random crop", above=0, needs=rules.timms_crop
     )
     hflip: float = setting(0.5, "probability of a horizontal flip", low=0, high=1)
     vflip: float = setting(0.0, "probability of a vertical flip", low=0, high=1)
-    color_jitter: float = setting(0.0, "strength of colour jitter", low=0, idle=next_to_aa)
+    color_jitter: float = setting(0.0, "strength of colour jitter", low=0, needs=rules.no_policy)
     lighting: float = setting(0.0, "strength of AlexNet's PCA lighting", low=0)
     aa: str | None = setting(None, "timm's automatic augmentation: original, rand-m9-mstd0.5, augmix-m3-w3, ...")
     aug_splits: int = setting(
         0,
         "show each sample this many times in a batch, first without aa and color_jitter",
         low=0,
-        idle=nothing_augments,
+        needs=rules.an_augmentation,
     )
     reprob: float = setting(0.0, "probability of random erasing", low=0, high=1)
-    remode: Literal["const", "rand", "pixel"] = setting(
-        "pixel", "what random erasing fills with", idle=without("reprob")
-    )
-    recount: int = setting(1, "rectangles of random erasing", low=1, idle=without("reprob"))
+    remode: Literal["const", "rand", "pixel"] = setting("pixel", "what random erasing fills with", needs=on("reprob"))
+    recount: int = setting(1, "rectangles of random erasing", low=1, needs=on("reprob"))
     aug_repeats: int = setting(
         0,
         "times each image is in a batch, augmented anew, as in timm; 0 and 1 are the same",
         low=0,
-        idle=in_memory,
+        needs=rules.timms_crop,
     )
     # Model
     model: str = setting("preactresnet8", "a model of timm's registry")
     model_kwargs: dict[str, Any] = setting({}, "more arguments of the model")
     pretrained: bool = setting(False, "start from timm's pretrained weights")
     pretrained_path: str | None = setting(
-        None, "local file to read the pretrained weights from; a run records its name only", idle=without("pretrained")
+        None, "local file to read the pretrained weights from; a run records its name only", needs=on("pretrained")
     )
     head_init: Literal["timm", "zero"] = setting(
         "timm", "how the classifier starts: as timm initialises it, or at zero"
@@ -156,21 +141,21 @@ class Recipe(Checked):
     mix_weights: list[float] | None = setting(None, "how often each of several methods has its turn", above=0)
     mix_settings: dict[str, Any] = field(default_factory=dict)
     mixup_off_epoch: int = setting(
-        0, "no batch is altered from this epoch on, as in timm; 0 for never", low=0, idle=no_mix
+        0, "no batch is altered from this epoch on, as in timm; 0 for never", low=0, needs=rules.a_mix
     )
     mixup_warmup_epochs: int = setting(
-        0, "the settings under mixup_warmup rise linearly from 0 in this many epochs", low=0, idle=no_mix
+        0, "the settings under mixup_warmup rise linearly from 0 in this many epochs", low=0, needs=rules.a_mix
     )
     mixup_warmup: list[str] = setting(
-        ["prob"], "settings of the method that rise: prob, gamma, drop_prob", idle=without("mixup_warmup_epochs")
+        ["prob"], "settings of the method that rise: prob, gamma, drop_prob", needs=on("mixup_warmup_epochs")
     )
     smoothing: float = setting(0.0, "label smoothing", low=0, below=1)
     loss: Literal["cross_entropy", "bce", "bce_softmax", "jsd"] = setting(
         "cross_entropy", "loss on soft targets; bce_softmax is the authors', jsd AugMix's, which compares aug_splits"
     )
-    bce_sum: bool = setting(False, "sum bce over the classes instead of the mean, as in timm", idle=loss_is("bce"))
+    bce_sum: bool = setting(False, "sum bce over the classes instead of the mean, as in timm", needs=rules.loss("bce"))
     bce_target_thresh: float | None = setting(
-        None, "bce: targets above this are 1, others 0, as in timm", low=0, below=1, idle=loss_is("bce")
+        None, "bce: targets above this are 1, others 0, as in timm", low=0, below=1, needs=rules.loss("bce")
     )
     class_weight: Literal["balanced"] | list[float] | None = setting(
         None, "weight of each class in the loss: a list, or balanced for the inverse of its training images", low=0
@@ -184,68 +169,74 @@ class Recipe(Checked):
     validation_batch_size: int = setting(500, "batch per process in evaluation", low=1, fixed=False)
     opt: str = setting("sgd", "an optimizer of timm; sgd is with Nesterov momentum, as in timm")
     lr: float = setting(0.1, "learning rate of the whole batch, not scaled by anything", above=0)
-    momentum: float = setting(0.9, "momentum", low=0, high=1, idle=optimizer_has("momentum"))
+    momentum: float = setting(0.9, "momentum", low=0, high=1, needs=rules.optimizer_with("momentum"))
     weight_decay: float = setting(1e-4, "weight decay", low=0)
     filter_bias_and_bn: bool = setting(
-        True, "no weight decay for biases and norms, as in timm", idle=without("weight_decay")
+        True, "no weight decay for biases and norms, as in timm", needs=on("weight_decay")
     )
     layer_decay: float | None = setting(
         None,
         "factor of the rate from each layer group to the one below it, as in timm",
         above=0,
         high=1,
-        idle=schedule_is(*SCHEDULED),
+        needs=rules.schedule(*rules.SCHEDULED),
     )
-    opt_eps: float | None = setting(None, "epsilon of the optimizer", above=0, idle=optimizer_has("eps"))
-    opt_betas: list[float] | None = setting(None, "betas of the optimizer", low=0, high=1, idle=optimizer_has("betas"))
+    opt_eps: float | None = setting(None, "epsilon of the optimizer", above=0, needs=rules.optimizer_with("eps"))
+    opt_betas: list[float] | None = setting(
+        None, "betas of the optimizer", low=0, high=1, needs=rules.optimizer_with("betas")
+    )
     clip_grad: float | None = setting(None, "clip gradients at this value", above=0)
-    clip_mode: Literal["norm", "value", "agc"] = setting("norm", "what is clipped", idle=without("clip_grad"))
+    clip_mode: Literal["norm", "value", "agc"] = setting("norm", "what is clipped", needs=on("clip_grad"))
     # Learning rate schedule
     epochs: int = setting(10, "number of epochs, without cooldown", low=1)
     sched: Literal["cosine", "tanh", "step", "multistep", "poly", "none"] = setting("cosine", "schedule")
     sched_on_updates: bool = setting(
-        False, "step the schedule with every update instead of every epoch", idle=schedule_is(*SCHEDULED)
+        False, "step the schedule with every update instead of every epoch", needs=rules.schedule(*rules.SCHEDULED)
     )
     decay_milestones: list[int] = setting(
-        [30, 60], "multistep: the rate drops after these epochs", low=1, idle=schedule_is("multistep")
+        [30, 60], "multistep: the rate drops after these epochs", low=1, needs=rules.schedule("multistep")
     )
-    decay_epochs: float = setting(30.0, "step: epochs between two drops of the rate", above=0, idle=schedule_is("step"))
+    decay_epochs: float = setting(
+        30.0, "step: epochs between two drops of the rate", above=0, needs=rules.schedule("step")
+    )
     decay_rate: float = setting(
-        0.1, "factor of each drop; poly: the power", above=0, idle=schedule_is("step", "multistep", "poly")
+        0.1, "factor of each drop; poly: the power", above=0, needs=rules.schedule("step", "multistep", "poly")
     )
-    min_lr: float = setting(0.0, "lowest rate", low=0, idle=schedule_is(*DECAYING))
-    warmup_epochs: int = setting(0, "epochs of warmup", low=0, idle=schedule_is(*SCHEDULED))
-    warmup_lr: float = setting(1e-5, "rate at the start of warmup", low=0, idle=without("warmup_epochs"))
+    min_lr: float = setting(0.0, "lowest rate", low=0, needs=rules.schedule(*rules.DECAYING))
+    warmup_epochs: int = setting(0, "epochs of warmup", low=0, needs=rules.schedule(*rules.SCHEDULED))
+    warmup_lr: float = setting(1e-5, "rate at the start of warmup", low=0, needs=on("warmup_epochs"))
     warmup_prefix: bool = setting(
-        False, "warmup comes before the schedule instead of replacing its start", idle=without("warmup_epochs")
+        False, "warmup comes before the schedule instead of replacing its start", needs=on("warmup_epochs")
     )
     cooldown_epochs: int = setting(
-        0, "epochs at the lowest rate after the schedule", low=0, idle=schedule_is(*DECAYING)
+        0, "epochs at the lowest rate after the schedule", low=0, needs=rules.schedule(*rules.DECAYING)
     )
     # EMA and mixed precision
     model_ema: bool = setting(False, "keep an exponential moving average of the weights, and evaluate it")
-    model_ema_decay: float = setting(0.9998, "decay of the average", low=0, high=1, idle=without("model_ema"))
-    model_ema_warmup: bool = setting(False, "let the decay grow at first", idle=without("model_ema"))
+    model_ema_decay: float = setting(0.9998, "decay of the average", low=0, high=1, needs=on("model_ema"))
+    model_ema_warmup: bool = setting(False, "let the decay grow at first", needs=on("model_ema"))
     amp: bool = setting(False, "mixed precision; off leaves it to the launch configuration")
-    amp_dtype: Literal["bfloat16", "float16"] = setting("bfloat16", "dtype of mixed precision", idle=without("amp"))
+    amp_dtype: Literal["bfloat16", "float16"] = setting("bfloat16", "dtype of mixed precision", needs=on("amp"))
     # Run
     seed: int = setting(0, "seed of everything but the splits", low=0)
     dist_bn: Literal["reduce", "broadcast"] = setting(
         "reduce", "norm statistics after each epoch: the mean over the processes, or those of the first"
     )
     val_interval: int = setting(1, "epochs between two validations; the last is always validated", low=1)
-    eval_metric: Literal["top1", "loss"] = setting("top1", "what makes an epoch the best", idle=nothing_chosen)
+    eval_metric: Literal["top1", "loss"] = setting("top1", "what makes an epoch the best", needs=rules.a_chosen_epoch)
     best_tie: Literal["last", "first"] = setting(
-        "last", "which of several best epochs is tested; the authors test the first", idle=nothing_chosen
+        "last", "which of several best epochs is tested; the authors test the first", needs=rules.a_chosen_epoch
     )
     best_on_test: bool = setting(
-        False, "test the epoch that is best on the test set, as CutMix reports ImageNet, not the last", idle=held_out
+        False,
+        "test the epoch that is best on the test set, as CutMix reports ImageNet, not the last",
+        needs=rules.nothing_held_out,
     )
     test_median: int | None = setting(
         None,
         "also report the median over the last N epochs, as OpenMixup does: all are tested, none is chosen",
         low=1,
-        idle=epoch_chosen,
+        needs=rules.no_chosen_epoch,
     )
     checkpoint_steps: int = setting(
         0, "updates between two checkpoints, besides those of each epoch; 0 for epochs only", low=0, fixed=False
@@ -256,20 +247,16 @@ class Recipe(Checked):
     def __post_init__(self) -> None:
         errors: list[UserError] = []
         given = self.mix
-        try:
+        with collecting(errors):
             super().__post_init__()
-        except UserError as error:
-            errors.append(error)
-        try:
+        with collecting(errors):
             self._resolve_method(self.mix_settings if self.mix == given else {})  # if not, the check has reported it
-        except UserError as error:
-            errors.append(error)
         raise_together(errors)
 
     def _resolve_method(self, settings: Mapping[str, Any]) -> None:
         """Write out defaults: a resolved recipe states all that was used, even if defaults change later."""
         mix = self.mix[0] if isinstance(self.mix, list) and len(self.mix) == 1 else self.mix
-        if self._unknown_outside(mix):
+        if unknown_outside(mix):
             return  # a recipe that is merely read imports nothing; its settings stay as they are
         method = read_methods(mix, settings, weights=self.mix_weights, prefix=MIX_PREFIX)
         if mix != "none":  # with it a schedule has no effect, which is reported as such
@@ -281,10 +268,6 @@ class Recipe(Checked):
             object.__setattr__(self, "mix_settings", each)
         else:
             object.__setattr__(self, "mix_settings", dict(sorted(method.settings().items())))
-
-    @staticmethod
-    def _unknown_outside(mix: Any) -> bool:
-        return bool(unknown_outside(mix))
 
     @property
     def method(self) -> Method:
@@ -314,30 +297,24 @@ class Recipe(Checked):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
         """Make a recipe from flat keys; raise UserError with everything that is wrong with them."""
-        known, known_settings, own = settings_of(cls), list_mix_settings(), cls._unknown_outside(values.get("mix"))
+        known, keys, own = settings_of(cls), list_keys(), unknown_outside(values.get("mix"))
         taken: dict[str, Any] = {}
         settings: dict[str, Any] = {}
-        problems: list[str] = []
+        errors: list[UserError] = []
         for name, value in values.items():
             if name in known:
-                taken[name] = known[name].from_text(value)
+                taken[name] = known[name].from_text(value) if known[name].takes_fractions else value
+            elif name == "mix_settings" and isinstance(value, Mapping):
+                settings |= value
             elif name == "mix_settings":
-                if isinstance(value, Mapping):
-                    settings |= value
-                else:
-                    problems.append(f"{name} must be a mapping of methods to their settings, got {brief(value)}")
-            elif name.startswith(MIX_PREFIX) and (own or name.removeprefix(MIX_PREFIX) in known_settings):
+                errors.append(UserError(f"{name} must be a mapping of methods to their settings, got {brief(value)}"))
+            elif name.startswith(MIX_PREFIX) and (own or name in keys):
                 settings[name.removeprefix(MIX_PREFIX)] = value
             else:
-                problems.append(f"unknown key {brief(name)}{nearest(name, list_keys())}")
-        try:
+                errors.append(UserError(f"unknown key {brief(name)}{nearest(name, keys)}"))
+        with collecting(errors):
             recipe = cls(**taken, mix_settings=settings)
-        except UserError as error:
-            if not problems:
-                raise
-            problems += error.problems
-        if problems:
-            raise UserError(problems)
+        raise_together(errors)
         return recipe
 
     def to_dict(self) -> dict[str, Any]:
@@ -367,12 +344,11 @@ class Recipe(Checked):
         mine, theirs = _comparable(self), _comparable(other)
         compared = {*settings_of(Recipe)} if self.mix != other.mix else {*mine, *theirs}
         compared -= {*KEYS_FREE_TO_CHANGE_ON_RESUME, *self.unresolved, *other.unresolved}
-        names = [name for name in (mine | theirs) if name in compared]
-        values = {name: (mine.get(name), theirs.get(name)) for name in names}
+        values = {name: (mine.get(name), theirs.get(name)) for name in mine | theirs if name in compared}
         return {name: (one, another) for name, (one, another) in values.items() if one != another}
 
     def contradictions(self) -> list[str]:
-        return contradictions(self)
+        return list(rules.contradictions(self))
 
 
 def _comparable(recipe: Recipe) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch import nn
 
 from ..errors import HubError, UserError, brief
 from ..recipe import Recipe
-from ..recipe.contradictions import size_problem
+from ..recipe.rules import size_problem
 from ..system.checked import read_json
 from ..system.network import explain_hub_error, is_repo_name
 from .from_run import SOURCES, load_run, read_recipe

@@ -20,7 +20,7 @@ from ..core.method import method_settings
 from ..core.settings import plain, settings_of
 from ..errors import UserError, one_line
 from ..recipe import Recipe
-from ..recipe.idle import nothing_drawn
+from ..recipe.rules import a_subset
 from ..recipe.schema import KEYS_FREE_TO_CHANGE_ON_RESUME, MIX_PREFIX
 from ..report.tables import comma_separated
 from ..system.checked import read_text
@@ -129,7 +129,7 @@ def _is_default(recipe: Recipe, name: str, value: object) -> bool:
 
 def data_seed(recipe: Recipe) -> int | None:
     """Return the seed that draws the images of a run; None if it uses all of them."""
-    if nothing_drawn(recipe):
+    if a_subset(recipe):
         return None
     return recipe.seed if recipe.split_by_seed else recipe.split_seed
 

@@ -42,7 +42,7 @@ class _Reader(yaml.SafeLoader):
 
     def get_single_node(self) -> yaml.Node | None:
         root = super().get_single_node()
-        if root is not None:
+        if isinstance(root, yaml.CollectionNode):
             self._expanded(root, {})
         return root
 
@@ -55,8 +55,8 @@ class _Reader(yaml.SafeLoader):
         known[id(node)] = 0  # being counted
         inside = [one for pair in node.value for one in pair] if isinstance(node, yaml.MappingNode) else node.value
         count = 1
-        for one in inside if isinstance(node, yaml.CollectionNode) else ():
-            count += self._expanded(one, known)
+        for one in inside:
+            count += self._expanded(one, known) if isinstance(one, yaml.CollectionNode) else 1
         if count > _MOST_NODES:
             problem = f"it has more than {_MOST_NODES} values with its aliases written out"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
@@ -66,7 +66,7 @@ class _Reader(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         pairs = node.value if isinstance(node, yaml.MappingNode) else []
-        for key in (key for key, _ in pairs if isinstance(key, yaml.ScalarNode)):
+        for key in [key for key, _ in pairs if isinstance(key, yaml.ScalarNode)]:
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key {brief(key.value)} is given twice", key.start_mark

@@ -58,7 +58,7 @@ def resolve(recipe: Recipe, data_dir: str | Path | None) -> Resolved:
     if set(recipe.unresolved) & {*_IMAGE_KEYS, "train_interpolation"}:
         images = {name: value for name, value in _images_of(recipe).items() if name in recipe.unresolved}
         known = settings_of(Recipe)
-        idle = {name for name in images if (without_effect := known[name].idle) and without_effect(recipe)}
+        idle = {name for name in images if (needs := known[name].needs) and needs(recipe)}
         keys |= images | {name: known[name].default for name in idle}
         notes.append(f"{_describe({name: images[name] for name in images if name not in idle})} from {recipe.model}")
     resolved = Recipe.from_dict(recipe.to_dict() | keys) if keys else recipe

@@ -9,8 +9,7 @@ from typing import Any
 from ..core.outside import import_methods
 from ..errors import CheckpointError, UserError, brief, one_line
 from ..recipe import Recipe
-from ..recipe.override import override
-from ..recipe.stored import stored_recipe
+from ..recipe.layers import override, stored_recipe
 from ..runs.accelerator import say_once
 from ..runs.checkpoint import Checkpoint, load_checkpoint
 from ..runs.folder import COLUMNS, RunFolder
