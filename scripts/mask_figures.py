@@ -100,6 +100,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, metavar="FILE", help="PNG to write (default: masks_FIGURE.png)")
     given = parser.parse_args()
     path = given.output or Path(f"masks_{given.figure}.png")
+    if path.suffix.lower() != ".png" or path.is_dir():
+        parser.error(f"--output must be a PNG file, got {path}")
     figure = FIGURES[given.figure](given.seed)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

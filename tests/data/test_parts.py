@@ -40,7 +40,7 @@ def test_test_keys_identify_the_test_images() -> None:
     [
         ({"input_size": (2, 8, 8)}, r"input_size must be channels \(1 or 3\), height, width, got \[2, 8, 8\]"),
         ({"input_size": (3, 8)}, r"input_size must be .* got \[3, 8\]"),
-        ({"input_size": (3, 0, 8)}, "input_size must be a whole number of at least 1, got 0"),
+        ({"input_size": (3, 0, 8)}, "input_size must be .*, got 0"),
         ({"mean": (0.5,)}, r"mean needs 3 values, one per channel, got \[0.5\]"),
         ({"mean": (128, 128, 128)}, r"mean must be a number in \[0, 1\], got 128"),
         ({"std": (0.5, 0.5, 0)}, "std must be a number above 0, got 0"),

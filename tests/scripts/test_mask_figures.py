@@ -57,3 +57,15 @@ def test_an_output_that_cannot_be_written_is_one_line(
         runpy.run_path(str(SCRIPT), run_name="__main__")
     assert stop.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_another_format_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would be a PNG file under a wrong name."""
+    monkeypatch.setattr("sys.argv", [str(SCRIPT), "--output", str(tmp_path / "a.nope")])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    assert stop.value.code == 2
+    assert "PNG" in capsys.readouterr().err
+    assert not (tmp_path / "a.nope").exists()
