@@ -23,7 +23,7 @@ from torch import Tensor
 from timm_patchup.cli.command import Parser
 from timm_patchup.core.draw import Change
 from timm_patchup.core.functional import grow_blocks, seed_rate
-from timm_patchup.core.method import Method, Place
+from timm_patchup.core.method import DrawContext, Method
 from timm_patchup.core.sampling import bernoulli
 from timm_patchup.data.embedded import fashion_mini_file
 from timm_patchup.methods.cutmix import CutMix
@@ -38,7 +38,7 @@ def change_of(method: Method, site: str, shape: tuple[int, int, int, int], gener
     partner = torch.arange(shape[0]).roll(1)
     device = torch.device("cpu")
     return method.change(
-        Place(site=site, sites=(site,), shape=shape, partner=partner, generator=generator, device=device)
+        DrawContext(site=site, sites=(site,), shape=shape, partner=partner, generator=generator, device=device)
     )
 
 

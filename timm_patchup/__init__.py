@@ -10,32 +10,59 @@ from types import ModuleType
 from . import methods, models
 from .core.attach import detach
 from .core.create import PatchUp, create_mixer
-from .core.draw import Draw
-from .core.method import Method, list_methods, register_method
+from .core.draw import Change, Draw, DrawContext, Erase, Mix
+from .core.method import Method, SiteMethod, list_methods, register_method
 from .core.mixer import Mixer
 from .core.one_of import OneOf
 from .core.plugin import register, unregister
 from .core.schedule import Schedule
+from .core.settings import on, setting
 from .core.sites import list_sites
 from .core.task import MixTask
+from .errors import UserError
+from .methods.cutmix import CutMix, FeatureCutMix
+from .methods.cutout import Cutout
+from .methods.dropblock import DropBlock
+from .methods.manifold_mixup import ManifoldMixup, Mixup
+from .methods.no_mix import NoMix
+from .methods.patchup import HardPatchUp, SoftPatchUp
+from .methods.puzzle_mix import PuzzleMix
 
 __version__ = "0.4.1"
 __all__ = [
+    "Change",
+    "CutMix",
+    "Cutout",
     "Draw",
+    "DrawContext",
+    "DropBlock",
+    "Erase",
+    "FeatureCutMix",
+    "HardPatchUp",
+    "ManifoldMixup",
     "Method",
+    "Mix",
     "MixTask",
     "Mixer",
+    "Mixup",
+    "NoMix",
     "OneOf",
     "PatchUp",
+    "PuzzleMix",
     "Schedule",
+    "SiteMethod",
+    "SoftPatchUp",
+    "UserError",
     "create_mixer",
     "detach",
     "list_methods",
     "list_sites",
     "methods",
     "models",
+    "on",
     "register",
     "register_method",
+    "setting",
     "unregister",
 ]
 
@@ -45,3 +72,7 @@ def __getattr__(name: str) -> ModuleType:
     if name == "hub":
         return import_module(".hub", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "hub"})

@@ -6,8 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from timm_patchup.core.draw import Change
-from timm_patchup.core.method import Place, SiteMethod
+from timm_patchup import Change, DrawContext, SiteMethod
 
 
 @dataclass(frozen=True)
@@ -59,18 +58,18 @@ class WeakChannels:
 
 @dataclass(frozen=True, kw_only=True)
 class Noisy(SiteMethod):
-    def change(self, place: Place) -> Change:
-        noise = torch.randn(place.shape, generator=place.generator, device="cpu").to(place.device)
-        return SpreadNoise(place.everywhere(), noise, place.beta(2.0))
+    def change(self, context: DrawContext) -> Change:
+        noise = torch.randn(context.shape, generator=context.generator, device="cpu").to(context.device)
+        return SpreadNoise(context.everywhere(), noise, context.beta(2.0))
 
 
 @dataclass(frozen=True, kw_only=True)
 class CatchUp(SiteMethod):
-    def change(self, place: Place) -> Change:
-        channels = place.shape[1]
+    def change(self, context: DrawContext) -> Change:
+        channels = context.shape[1]
         count = channels // 2
-        kept = torch.full((), 1.0 - count / channels, device=place.device)
-        return WeakChannels(place.everywhere(), count, kept, place.beta(2.0))
+        kept = torch.full((), 1.0 - count / channels, device=context.device)
+        return WeakChannels(context.everywhere(), count, kept, context.beta(2.0))
 
 
 METHODS = {"noise": Noisy, "channels": CatchUp}

@@ -15,7 +15,7 @@ from tests.support.expectations import drawn, mask_of
 from timm_patchup import Mixer
 from timm_patchup.core.draw import Change
 from timm_patchup.core.layout import by_sample, features_in, with_features
-from timm_patchup.core.method import Place
+from timm_patchup.core.method import DrawContext
 from timm_patchup.core.sites import site_module
 
 from .feature_changes import METHODS, Noisy, SpreadNoise
@@ -168,8 +168,8 @@ def test_a_change_that_returns_another_shape() -> None:
 
     @dataclass(frozen=True, kw_only=True)
     class Pooling(Noisy):
-        def change(self, place: Place) -> Change:
-            change: Any = super().change(place)
+        def change(self, context: DrawContext) -> Change:
+            change: Any = super().change(context)
             return Pooled(**vars(change))
 
     model: nn.Module = make_model()

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-from timm_patchup.core.draw import Change, Mix
-from timm_patchup.core.method import Place, SiteMethod
-from timm_patchup.core.settings import setting
+from timm_patchup import Change, DrawContext, Mix, SiteMethod, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,6 +11,6 @@ class SwapColumns(SiteMethod):
 
     rate: float = setting(0.5, "probability that a column is swapped", low=0, high=1)
 
-    def change(self, place: Place) -> Change:
-        height, width = place.shape[2:]
-        return Mix(place.bernoulli((1, 1, 1, width), self.rate).expand(1, 1, height, width))
+    def change(self, context: DrawContext) -> Change:
+        height, width = context.shape[2:]
+        return Mix(context.bernoulli((1, 1, 1, width), self.rate).expand(1, 1, height, width))

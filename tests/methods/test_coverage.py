@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tests.conftest import within
 from timm_patchup import PatchUp
 from timm_patchup.core.functional import exact_seed_rate, expected_coverage, grow_blocks, seed_rate
-from timm_patchup.core.method import Place
+from timm_patchup.core.method import DrawContext
 from timm_patchup.core.sampling import bernoulli
 from timm_patchup.methods.patchup import BlockMethod, HardPatchUp, SoftPatchUp
 
@@ -18,15 +18,16 @@ SIZES = [56, 32, 16, 14, 8, 7, 4]
 PLANES = 8000
 
 
-def place(height: int, width: int, planes: int, seed: int = 0) -> Place:
-    """A place with many channels, whose masks are independent."""
+def context(height: int, width: int, planes: int, seed: int = 0) -> DrawContext:
+    """A site with many channels, whose masks are independent."""
     generator = torch.Generator().manual_seed(seed)
-    return Place("here", ("here",), (2, planes, height, width), torch.tensor([1, 0]), generator, torch.device("cpu"))
+    partner, device = torch.tensor([1, 0]), torch.device("cpu")
+    return DrawContext("here", ("here",), (2, planes, height, width), partner, generator, device)
 
 
 def shares(method: BlockMethod, height: int, width: int, planes: int = PLANES) -> Tensor:
     """Draw masks and return the altered share of each plane, float64."""
-    return method.blocks(place(height, width, planes))[0].double().mean((1, 2))
+    return method.blocks(context(height, width, planes))[0].double().mean((1, 2))
 
 
 @pytest.mark.parametrize("gamma", [0.25, 0.5, 0.75])
@@ -60,7 +61,7 @@ def test_the_papers_rate_alters_what_it_did(size: int, about: float) -> None:
 @pytest.mark.parametrize("method", [HardPatchUp(), SoftPatchUp()])
 def test_paper_is_the_default_and_draws_as_before(method: BlockMethod) -> None:
     assert method.coverage == "paper"
-    here = place(14, 20, 32)
+    here = context(14, 20, 32)
     generator = torch.Generator().manual_seed(0)
     seeds = bernoulli((1, 32, 14, 20), seed_rate(method.gamma, 7, 14, 20), generator, here.device)
     assert torch.equal(method.blocks(here), grow_blocks(seeds, 7))

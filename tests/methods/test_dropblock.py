@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from timm_patchup import Mixer, create_mixer
 from timm_patchup.core.draw import Change, Erase, Mix
 from timm_patchup.core.functional import expected_coverage, seed_rate
-from timm_patchup.core.method import Place, SiteMethod
+from timm_patchup.core.method import DrawContext, SiteMethod
 from timm_patchup.errors import UserError
 
 from .every_method import bytes_saved
@@ -174,8 +174,8 @@ def test_samples_are_not_mixed_at_several_sites(model: nn.Module) -> None:
     class MixEverywhere(SiteMethod):
         at_all_sites = True
 
-        def change(self, place: Place) -> Change:
-            return Mix(place.everywhere(), 0.5)
+        def change(self, context: DrawContext) -> Change:
+            return Mix(context.everywhere(), 0.5)
 
     mix = Mixer(model, MixEverywhere(sites=("stem", "stage1")))
     with pytest.raises(TypeError, match="several sites together"):

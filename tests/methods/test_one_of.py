@@ -17,7 +17,7 @@ import timm_patchup
 from tests.conftest import NUM_CLASSES, within
 from timm_patchup import Draw, Mixer, MixTask, OneOf, create_mixer
 from timm_patchup.core.draw import Erase, Mix
-from timm_patchup.core.method import Place, SiteMethod, make_method
+from timm_patchup.core.method import DrawContext, SiteMethod, make_method
 from timm_patchup.core.one_of import make_methods
 from timm_patchup.errors import UserError, WrongType
 from timm_patchup.methods.cutmix import CutMix
@@ -122,10 +122,10 @@ def test_values_per_site_are_those_of_the_members_own_sites() -> None:
     seen: dict[str, set[tuple[str, ...]]] = {}
 
     class Watched(HardPatchUp):
-        def change(self, place: Place) -> Any:
-            seen.setdefault(place.site, set()).add(place.sites)
-            assert place.per_site(self.block_size) == {"second": 1, "first": 3}[place.site]
-            return super().change(place)
+        def change(self, context: DrawContext) -> Any:
+            seen.setdefault(context.site, set()).add(context.sites)
+            assert context.per_site(self.block_size) == {"second": 1, "first": 3}[context.site]
+            return super().change(context)
 
     watched = Watched(prob=1.0, sites=("second", "first"), block_size=(1, 3))
     mix = mixer(OneOf([CutMix(), watched]))
@@ -292,8 +292,8 @@ def test_methods_without_hashable_settings_take_turns() -> None:
     class Own(SiteMethod):
         table: dict[str, int] = field(default_factory=dict)
 
-        def change(self, place: Place) -> Mix:
-            return Mix(place.everywhere())
+        def change(self, context: DrawContext) -> Mix:
+            return Mix(context.everywhere())
 
     mix = mixer(OneOf([Own(sites=("first",)), CutMix()]))
     for _ in range(8):

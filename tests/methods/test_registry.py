@@ -19,7 +19,7 @@ from timm_patchup import Method, Mixer, PatchUp, create_mixer, launch, list_meth
 from timm_patchup.cli.recipe_flags import add_recipe_flags, given_keys
 from timm_patchup.core import method as method_module
 from timm_patchup.core.draw import Change, Mix
-from timm_patchup.core.method import Place, SiteMethod, make_method, method_settings, method_type
+from timm_patchup.core.method import DrawContext, SiteMethod, make_method, method_settings, method_type
 from timm_patchup.core.settings import setting
 from timm_patchup.errors import UserError, WrongType
 from timm_patchup.methods.cutmix import CutMix
@@ -177,7 +177,7 @@ def test_a_method_that_decides_nothing_ends_in_one_line(model: nn.Module, images
     class Nothing(Method):
         pass
 
-    with pytest.raises(NotImplementedError, match=r"^Nothing must define change\(self, place\): it returns "):
+    with pytest.raises(NotImplementedError, match=r"^Nothing must define change\(self, context\): it returns "):
         Mixer(model, Nothing())(images, labels)
 
 
@@ -193,9 +193,9 @@ def swap_rows(registry: dict[str, type[Method]]) -> type[Method]:
         share: float = setting(0.5, "share of the rows that is swapped", low=0, high=1)
         count_from: int = setting(0, "the first row", low=0)
 
-        def change(self, place: Place) -> Change:
-            height, width = place.shape[2:]
-            rows = torch.arange(height, device=place.device)[:, None].expand(height, width) - self.count_from
+        def change(self, context: DrawContext) -> Change:
+            height, width = context.shape[2:]
+            rows = torch.arange(height, device=context.device)[:, None].expand(height, width) - self.count_from
             return Mix(((rows >= 0) & (rows < self.share * height))[None, None])
 
     return SwapRows

@@ -1,8 +1,8 @@
-"""Drawing: where a method decides, what it decided, and the record of it for one batch.
+"""Drawing: what a method draws with, what it decided, and the record of it for one batch.
 
-A method is asked for a ``Change`` at a ``Place``; ``make_draw`` records it in the ``Draw`` of the batch. ``Mix`` and
-``Erase`` are the changes that work at every site. Masks are (1 or B, 1 or C, H, W), whatever the layout of the
-features; ``Draw.masks`` lays them out as the tensors have them.
+A method gets a ``DrawContext`` and returns a ``Change``; ``make_draw`` records it in the ``Draw`` of the batch.
+``Mix`` and ``Erase`` are the changes that work at every site. Masks are (1 or B, 1 or C, H, W), whatever the layout of
+the features; ``Draw.masks`` lays them out as the tensors have them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +17,7 @@ from ..errors import UserError, WrongType, unknown
 from . import sampling
 from .functional import erase_features, kept_fraction, mix_features
 from .layout import FeatureMap, widest_of
+from .renamed import renamed
 from .settings import check_value
 
 if TYPE_CHECKING:
@@ -27,15 +28,15 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a method decides what is altered, and what it can draw with.
+class DrawContext:
+    """The site and the batch for which a method draws its change, and the distributions to draw from.
 
     Attributes:
         site: name of the site.
         sites: names of all sites of the method.
         shape: of the features there, (B, C, H, W), whatever their layout in memory.
         partner: int64, (B,), on ``device``: whom each sample is mixed with.
-        generator: the batch's own, on the CPU.
+        generator: the generator of the batch, on the CPU.
         device: where the features are.
         images: at the input the batch itself, (B, C, H, W); elsewhere None.
         saliency: at the input, for a method that needs it, a function that runs the model and returns the saliency of
@@ -79,7 +80,7 @@ class Place:
         return sampling.bernoulli(shape, rate, self.generator, self.device)
 
     def per_site(self, values: Value | tuple[Value, ...]) -> Value:
-        """Return this site's own value of a setting that has one for all sites, or one per site."""
+        """Return the value for this site of a setting with one value for all sites, or one per site."""
         return values[self.sites.index(self.site)] if isinstance(values, tuple) else values
 
 
@@ -344,7 +345,7 @@ def make_draw(
         method: one method, or several of which one acts.
         site_names: the sites of each of ``method.members``.
         maps: what each site gives for images of this size.
-        generator: the batch's own.
+        generator: the generator of the batch.
         saliency: returns the saliency of the images, float32 (B, H, W), for a method that asks for it.
     """
     member = method.choose(generator)
@@ -357,7 +358,7 @@ def make_draw(
     for site in chosen:
         widest = widest_of(maps[site])
         changes[site] = member.change(
-            Place(
+            DrawContext(
                 site=site,
                 sites=sites,
                 shape=(len(x), widest.channels, widest.height, widest.width),
@@ -373,3 +374,7 @@ def make_draw(
     last = chosen[-1]
     layouts = {site: maps[site] for site in chosen}
     return Draw(last, partner, changes.pop(last), layouts, member, changes)
+
+
+if not TYPE_CHECKING:  # otherwise mypy takes every name of the module for an old one
+    __getattr__ = renamed(__name__, Place=DrawContext)

@@ -1,20 +1,21 @@
 """What a method is: a value that decides, batch by batch, what is altered.
 
 A ``Method`` holds settings only, no model and no tensor, so it can be compared, printed and stored. The mixer asks it
-for a ``Change`` (``draw.py``) at a ``Place``. The registry at the end of the file is what ``list_methods`` and
-``create_mixer`` know.
+for a ``Change`` (``draw.py``) and gives it a ``DrawContext``. The registry at the end of the file is what
+``list_methods`` and ``create_mixer`` know.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import NoEffect, UserError, WrongType, brief, nearest, unknown
-from .draw import INPUT, Change, Place
+from .draw import INPUT, Change, DrawContext
 from .functional import MethodObjective
+from .renamed import renamed
 from .settings import Checked, Setting, collecting, raise_together, setting, settings_of
 
 LAM = "one lam for the batch, or one per sample"
@@ -83,12 +84,12 @@ class Method(Checked):
         """
         raise NotImplementedError(f"{type(self).__name__} must define added_loss(self, unmixed)")
 
-    def change(self, place: Place) -> Change:
-        """Draw what happens to a batch at a place: the one thing a method must define.
+    def change(self, context: DrawContext) -> Change:
+        """Draw what happens to a batch at a site: the one thing a method must define.
 
-        Masks are bool, (1 or B, 1 or C, H, W), or (1, 1, 1, 1) for everything, made on ``place.device``.
+        Masks are bool, (1 or B, 1 or C, H, W), or (1, 1, 1, 1) for everything, made on ``context.device``.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define change(self, place): it returns a Mix or Erase")
+        raise NotImplementedError(f"{type(self).__name__} must define change(self, context): it returns a Mix or Erase")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +118,8 @@ def register_method(name: str) -> Callable[[AnyMethod], AnyMethod]:
         >>> @register_method("swap_all")
         ... @dataclass(frozen=True, kw_only=True)
         ... class SwapAll(SiteMethod):
-        ...     def change(self, place):
-        ...         return Mix(place.everywhere())
+        ...     def change(self, context):
+        ...         return Mix(context.everywhere())
     """
 
     def register(kind: AnyMethod) -> AnyMethod:
@@ -215,3 +216,7 @@ def read_method(name: str, values: Mapping[str, Any], *, prefix: str = "") -> Me
         return make_method(name, **checked)
     except NoEffect as error:
         raise NoEffect({prefix + key: why for key, why in error.reasons.items()}) from None
+
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, Place=DrawContext)

@@ -7,8 +7,8 @@ the border), as ``timm.data.Mixup`` has it; the partner is a random permutation 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..core.draw import Change, Mix
-from ..core.method import PAPER_SITES, Method, Place, SiteMethod, register_method
+from ..core.draw import Change, DrawContext, Mix
+from ..core.method import PAPER_SITES, Method, SiteMethod, register_method
 from ..core.settings import setting
 
 
@@ -19,8 +19,8 @@ class CutMix(Method):
 
     alpha: float = setting(1.0, "area of the rectangle: 1 - Beta(alpha, alpha) of the image, before clipping", above=0)
 
-    def change(self, place: Place) -> Change:
-        return Mix(place.rectangle(self.alpha))
+    def change(self, context: DrawContext) -> Change:
+        return Mix(context.rectangle(self.alpha))
 
 
 @register_method("feature_cutmix")
@@ -32,5 +32,5 @@ class FeatureCutMix(SiteMethod):
 
     alpha: float = setting(1.0, "area of the rectangle: 1 - Beta(alpha, alpha) of the map, before clipping", above=0)
 
-    def change(self, place: Place) -> Change:
-        return Mix(place.rectangle(self.alpha))
+    def change(self, context: DrawContext) -> Change:
+        return Mix(context.rectangle(self.alpha))

@@ -11,8 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..core.draw import Change, Erase
-from ..core.method import Method, Place, register_method
+from ..core.draw import Change, DrawContext, Erase
+from ..core.method import Method, register_method
 from ..core.settings import setting
 
 
@@ -24,13 +24,13 @@ class Cutout(Method):
     length: int = setting(16, "side of the square in pixels", low=1)
     mask: Literal["sample", "batch"] = setting("sample", "one square per sample, or one for the batch")
 
-    def change(self, place: Place) -> Change:
-        rows, columns = (self._covered(size, place) for size in place.shape[2:])
-        return Erase((rows[:, :, None] & columns[:, None, :])[:, None], torch.ones((), device=place.device))
+    def change(self, context: DrawContext) -> Change:
+        rows, columns = (self._covered(size, context) for size in context.shape[2:])
+        return Erase((rows[:, :, None] & columns[:, None, :])[:, None], torch.ones((), device=context.device))
 
-    def _covered(self, size: int, place: Place) -> Tensor:
+    def _covered(self, size: int, context: DrawContext) -> Tensor:
         """Draw which pixels along a side are inside each square: bool, (B or 1, size)."""
-        squares = place.shape[0] if self.mask == "sample" else 1
-        middle = torch.randint(size, (squares, 1), generator=place.generator, device="cpu")
+        squares = context.shape[0] if self.mask == "sample" else 1
+        middle = torch.randint(size, (squares, 1), generator=context.generator, device="cpu")
         distance = torch.arange(size, device="cpu") - middle + self.length // 2
-        return ((distance >= 0) & (distance < self.length)).to(place.device, non_blocking=True)
+        return ((distance >= 0) & (distance < self.length)).to(context.device, non_blocking=True)

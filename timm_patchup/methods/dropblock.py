@@ -10,9 +10,9 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..core.draw import Change, Erase
+from ..core.draw import Change, DrawContext, Erase
 from ..core.functional import grow_blocks, kept_fraction, seed_rate
-from ..core.method import PAPER_SITES, Place, SiteMethod, register_method
+from ..core.method import PAPER_SITES, SiteMethod, register_method
 from ..core.settings import setting
 
 
@@ -34,10 +34,10 @@ class DropBlock(SiteMethod):
     def at_all_sites(self) -> bool:
         return self.at == "all"
 
-    def change(self, place: Place) -> Change:
-        batch_size, channels, height, width = place.shape
+    def change(self, context: DrawContext) -> Change:
+        batch_size, channels, height, width = context.shape
         rate = seed_rate(self.drop_prob, self.block_size, height, width)
         shape = (batch_size, channels if self.mask == "channel" else 1, height, width)
-        changed = grow_blocks(place.bernoulli(shape, rate), self.block_size)
+        changed = grow_blocks(context.bernoulli(shape, rate), self.block_size)
         # If every feature of the batch is dropped there is nothing to scale: any factor finite in float16 will do.
         return Erase(changed, 1.0 / kept_fraction(changed).mean().clamp(min=torch.finfo(torch.float16).tiny))

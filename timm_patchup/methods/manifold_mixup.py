@@ -7,8 +7,8 @@ the reversed batch, so that odd batches work.
 from dataclasses import dataclass
 from typing import Literal
 
-from ..core.draw import Change, Mix
-from ..core.method import LAM, Method, Place, SiteMethod, register_method
+from ..core.draw import Change, DrawContext, Mix
+from ..core.method import LAM, Method, SiteMethod, register_method
 from ..core.settings import setting
 
 
@@ -20,8 +20,8 @@ class Mixup(Method):
     alpha: float = setting(1.0, "lam ~ Beta(alpha, alpha); small values mix little", above=0)
     lam: Literal["batch", "sample"] = setting("batch", LAM)
 
-    def change(self, place: Place) -> Change:
-        return Mix(place.everywhere(), place.lam(self.alpha, self.lam))
+    def change(self, context: DrawContext) -> Change:
+        return Mix(context.everywhere(), context.lam(self.alpha, self.lam))
 
 
 @register_method("manifold_mixup")
@@ -32,5 +32,5 @@ class ManifoldMixup(SiteMethod):
     alpha: float = setting(2.0, "lam ~ Beta(alpha, alpha); small values mix little", above=0)
     lam: Literal["batch", "sample"] = setting("batch", LAM)
 
-    def change(self, place: Place) -> Change:
-        return Mix(place.everywhere(), place.lam(self.alpha, self.lam))
+    def change(self, context: DrawContext) -> Change:
+        return Mix(context.everywhere(), context.lam(self.alpha, self.lam))

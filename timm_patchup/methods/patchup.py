@@ -12,9 +12,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from ..core.draw import Change, Mix
+from ..core.draw import Change, DrawContext, Mix
 from ..core.functional import MethodObjective, exact_seed_rate, expected_coverage, grow_blocks, seed_rate
-from ..core.method import INPUT, LAM, Place, SiteMethod, register_method
+from ..core.method import INPUT, LAM, SiteMethod, register_method
 from ..core.settings import setting
 from ..errors import UserError
 
@@ -57,32 +57,32 @@ class BlockMethod(SiteMethod):
                 f"give one value, or one per site"
             )
 
-    def change(self, place: Place) -> Change:
-        if place.site == INPUT and self.input_mask == "rectangle":
-            return Mix(place.rectangle(alpha=1.0))
-        lam = self.draw_lam(place)  # drawn before the mask
-        return Mix(self.blocks(place), lam)
+    def change(self, context: DrawContext) -> Change:
+        if context.site == INPUT and self.input_mask == "rectangle":
+            return Mix(context.rectangle(alpha=1.0))
+        lam = self.draw_lam(context)  # drawn before the mask
+        return Mix(self.blocks(context), lam)
 
-    def draw_lam(self, place: Place) -> float | Tensor:
+    def draw_lam(self, context: DrawContext) -> float | Tensor:
         """Return the weight of the sample's own features inside the blocks."""
         return 0.0
 
-    def blocks(self, place: Place) -> Tensor:
+    def blocks(self, context: DrawContext) -> Tensor:
         """Draw the block mask (eq. 2): bool, (1 or B, C, H, W)."""
-        batch_size, channels, height, width = place.shape
-        block_size = place.per_site(self.block_size)
+        batch_size, channels, height, width = context.shape
+        block_size = context.per_site(self.block_size)
         shape = (1 if self.mask == "batch" else batch_size, channels, height, width)
         find_rate = seed_rate if self.coverage == "paper" else exact_seed_rate
         rate = find_rate(self.gamma, block_size, height, width)
         if self.gamma < 1.0 and _alters_nearly_all(rate, block_size, height, width):
             # Python shows a warning of the same text once.
             warnings.warn(
-                f"PatchUp alters nearly all features at site {place.site!r}: blocks of {block_size} on a map of "
+                f"PatchUp alters nearly all features at site {context.site!r}: blocks of {block_size} on a map of "
                 f"{height} x {width}. A batch whose features are all swapped is only a batch in another order: give "
                 f"the site a smaller block_size, leave it out of sites, or set coverage='exact'",
                 stacklevel=2,
             )
-        return grow_blocks(place.bernoulli(shape, rate), block_size)
+        return grow_blocks(context.bernoulli(shape, rate), block_size)
 
 
 @lru_cache(maxsize=256)
@@ -107,5 +107,5 @@ class SoftPatchUp(BlockMethod):
     alpha: float = setting(2.0, "lam ~ Beta(alpha, alpha), the weight of the own features in a block", above=0)
     lam: Literal["batch", "sample"] = setting("batch", LAM)
 
-    def draw_lam(self, place: Place) -> float | Tensor:
-        return 0.0 if place.site == INPUT else place.lam(self.alpha, self.lam)
+    def draw_lam(self, context: DrawContext) -> float | Tensor:
+        return 0.0 if context.site == INPUT else context.lam(self.alpha, self.lam)

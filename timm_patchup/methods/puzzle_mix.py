@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ..core.draw import Change, check_mask
+from ..core.draw import Change, DrawContext, check_mask
 from ..core.functional import Objective
-from ..core.method import Method, Place, register_method
+from ..core.method import Method, register_method
 from ..core.settings import check_value, on, setting
 from ..errors import UserError, WrongType
 from .puzzle_images import join_images, to_pixels, unit_range
@@ -133,13 +133,13 @@ class PuzzleMix(Method):
             )
 
     @torch.no_grad()
-    def change(self, place: Place) -> Change:
-        assert place.images is not None
-        assert place.saliency is not None
-        prior, block_num = place.beta(self.alpha), place.choose(self.block_num)
-        x, partner = place.images, place.partner
+    def change(self, context: DrawContext) -> Change:
+        assert context.images is not None
+        assert context.saliency is not None
+        prior, block_num = context.beta(self.alpha), context.choose(self.block_num)
+        x, partner = context.images, context.partner
         _require_finite(x)
-        saliency = place.saliency()
+        saliency = context.saliency()
         height, width = x.shape[2:]
         grid = min(block_num, height), min(block_num, width)
         problem = mask_problem(
