@@ -22,7 +22,7 @@ from .small_recipe import small
 
 def test_image_folders_in_timms_order(tmp_path: Path) -> None:
     folder = write_image_folder(tmp_path / "d", {"train": 30, "val": 9})
-    recipe = small(num_classes=3, val_split="validation", crop_padding=None)
+    recipe = small(num_classes=3, val_split="validation", crop_padding=None, val_fraction=0.1)
     data = load_data(recipe, folder)
     assert data.class_names == ["n000", "n001", "n002"]
     assert (len(data.train), len(data.val), len(data.test)) == (27, 3, 9)

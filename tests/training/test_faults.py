@@ -33,10 +33,10 @@ def stopped(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     with monkeypatch.context() as patched:
         original = Learner.update
 
-        def fail(self: Learner, batches: Any, done: int) -> float:
+        def fail(self: Learner, batches: Any, done: int, divisors: Any = None) -> float:
             if done == 7:
                 raise OSError(28, "No space left on device")
-            return original(self, batches, done)
+            return original(self, batches, done, divisors)
 
         patched.setattr(Learner, "update", fail)
         assert train("--experiment", "a").code == 1

@@ -24,7 +24,7 @@ from timm_patchup.runs.metrics import evaluate
 
 
 def test_files_of_a_run(train: Train, tmp_path: Path) -> None:
-    ended = train("--experiment", "a")
+    ended = train("--experiment", "a", "--val-fraction", 0.1, "--val-interval", 1)
     assert ended.code == 0, ended.err
     folder = tmp_path / "a"
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -149,7 +149,7 @@ def test_the_last_epoch_is_kept_if_nothing_is_held_out(train: Train, tmp_path: P
 def test_image_folders_train(train: Train, tmp_path: Path) -> None:
     folder = write_image_folder(tmp_path / "images", {"train": 60, "val": 9})
     flags = ["--data-dir", folder, "--num-classes", 3, "--crop-padding", "none", "--val-split", "validation"]
-    ended = train("--experiment", "a", *flags, "--lighting", 0.1, "--color-jitter", 0.4)
+    ended = train("--experiment", "a", *flags, "--val-fraction", 0.1, "--lighting", 0.1, "--color-jitter", 0.4)
     assert ended.code == 0, ended.err
     assert "54 train, 6 val (chooses the epoch), 9 test" in ended.out
 
