@@ -41,7 +41,7 @@ def trace_load_recipe(source: str, overrides: Mapping[str, Any] | None = None) -
     def count(frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(str(PACKAGE)):
-            calls[f"{Path(code.co_filename).relative_to(PACKAGE)} {code.co_qualname}"] += 1
+            calls[f"{Path(code.co_filename).relative_to(PACKAGE)} {code.co_name}"] += 1
             if code.co_name == "read_text":
                 reads[str(frame.f_locals["path"])] += 1
 
@@ -50,7 +50,7 @@ def trace_load_recipe(source: str, overrides: Mapping[str, Any] | None = None) -
         load_recipe(source, overrides)
     finally:
         sys.setprofile(None)
-    return RecipeTrace(calls, calls["recipe/schema.py Recipe.__post_init__"], reads)
+    return RecipeTrace(calls, calls["recipe/schema.py __post_init__"], reads)
 
 
 def main() -> None:
