@@ -33,10 +33,10 @@ def attach(arming: Arming, model: nn.Module, sites: Sequence[Site]) -> None:
     finalize(model, release, arming.number, ref(arming)).atexit = False
     for name, module in hooked.items():
         site_hook = SiteHook(model, arming.number, name)
-        arming.handles += [OwnForward(module), module.register_forward_hook(site_hook)]
+        arming.handles += [InstanceForward(module), module.register_forward_hook(site_hook)]
     begin, end = BeginHook(model, arming.number), EndHook(model, arming.number)
     arming.handles += [model.register_forward_pre_hook(begin, with_kwargs=True), model.register_forward_hook(end)]
-    allow_graphs(1 + len(hooked))
+    increase_recompile_limit(1 + len(hooked))
 
 
 def detach(model: nn.Module) -> None:
@@ -68,7 +68,7 @@ def refuse_wrapped(model: nn.Module) -> None:
         raise TypeError(f"model is wrapped in {kind}: give model.module; {order}")
 
 
-class OwnForward:
+class InstanceForward:
     """Gives a module a ``forward`` of its own, the same as its class's, so that torch.compile can tell it apart.
 
     Dynamo keeps its graphs per class and does not guard on the absence of hooks: a graph that was made for a model
@@ -85,11 +85,11 @@ class OwnForward:
         if module is not None and self._forward is not None and vars(module).get("forward") is self._forward():
             vars(module).pop("forward", None)
 
-    def __reduce__(self) -> tuple[type["OwnForward"], tuple[()]]:
+    def __reduce__(self) -> tuple[type["InstanceForward"], tuple[()]]:
         return type(self), ()  # a copy of a mixer is attached to nothing
 
 
-def allow_graphs(kinds: int) -> None:
+def increase_recompile_limit(kinds: int) -> None:
     """Let Dynamo make as many graphs of each kind, a site or none, as it makes of a model without hooks.
 
     Beyond its limit it runs a model uncompiled, which is slow and easily missed: the default of 8 is reached by one

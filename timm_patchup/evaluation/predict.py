@@ -116,7 +116,7 @@ def class_names(model: EvalModel) -> list[str]:
     return [f"class {index}" for index in range(model.num_classes)]
 
 
-class _Opened(Source):
+class _SingleImage(Source):
     """One decoded image as a source without labels."""
 
     class_names = None
@@ -155,7 +155,7 @@ def _read(path: Path, spec: ImageSpec) -> Tensor | str:
     """
     try:
         image = convert_image(open_image(read_file(path)), "RGB")
-        return open_images(_Opened(image), np.arange(1), spec).__getitems__([(EVALUATION, 0)]).pixels
+        return open_images(_SingleImage(image), np.arange(1), spec).__getitems__([(EVALUATION, 0)]).pixels
     except FileNotFoundError:
         return "no such file"
     except OSError as error:

@@ -24,7 +24,7 @@ from ..system.checked import check_keys, read_json
 from ..system.files import checksum, remove
 from ..system.locks import LOCK, locked
 from ..system.output import say
-from ..system.privacy import Private
+from ..system.privacy import PrivateWords
 from .card import CITATION, REPORT
 from .export_files import write_files, write_text
 
@@ -61,7 +61,7 @@ def _export(run: FinishedRun, out: Path, license: str | None) -> Path:
     _refuse_to_replace(out)
     model = build_trained(run.recipe, run.weights, where=str(run.path))
     _refuse_stale(run, model)
-    private = Private(folders=(run.path, out, Path.cwd()), known=_known_words(run))
+    private = PrivateWords(folders=(run.path, out, Path.cwd()), known=_known_words(run))
     place = out.absolute()  # "." has neither a name nor a parent
     place.parent.mkdir(parents=True, exist_ok=True)
     waiting = f"another process is exporting to {out}: waiting for it"
@@ -72,7 +72,7 @@ def _export(run: FinishedRun, out: Path, license: str | None) -> Path:
     return out
 
 
-def _replace(out: Path, run: FinishedRun, model: nn.Module, private: Private, license: str | None) -> None:
+def _replace(out: Path, run: FinishedRun, model: nn.Module, private: PrivateWords, license: str | None) -> None:
     """Write and check an export under a temporary name, then put it in the place of an earlier one."""
     partial = out.parent / f".partial-{out.name}"
     remove(partial)
@@ -150,7 +150,7 @@ def _known_words(run: FinishedRun) -> frozenset[str]:
     return frozenset([*plain, *parts, *re.findall(r"[a-z]+", CITATION.lower())])
 
 
-def _refuse_private(folder: Path, private: Private) -> None:
+def _refuse_private(folder: Path, private: PrivateWords) -> None:
     """Raise HubError if a file still has anything private."""
     for path in sorted(folder.rglob("*")):
         if path.is_file() and private.found_in(path.read_bytes()):

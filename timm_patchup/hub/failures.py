@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..errors import HubError
 from ..system.network import error_chain, is_unreachable, no_token
-from ..system.privacy import Private
+from ..system.privacy import PrivateWords
 
 _QUOTA_STATUS = (402, 413, 507)
 _QUOTA_WORDS = ("quota", "storage limit", "storage space", "payment required")
@@ -56,4 +56,4 @@ def _explain_answer(answers: Sequence[BaseException], repo: str) -> str:
 
 
 def _clean(chain: Sequence[BaseException]) -> str:
-    return Private().clean(" ".join(str(e) for e in chain)).replace("\n", " ")[:300]
+    return PrivateWords().clean(" ".join(str(e) for e in chain)).replace("\n", " ")[:300]

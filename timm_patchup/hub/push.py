@@ -14,7 +14,7 @@ from ..runs.folder import OWN_FILES
 from ..runs.load import load, read_config
 from ..runs.weights import WEIGHTS
 from ..system.network import is_repo_name, no_token
-from ..system.privacy import Private
+from ..system.privacy import PrivateWords
 from .card import REPO_PLACEHOLDER, REPORT
 from .export import is_export
 from .export_files import REPORT_SUFFIXES
@@ -120,7 +120,7 @@ def files_of(folder: Path, repo: str) -> dict[str, bytes | Path]:
 
 def _refuse_secrets(files: dict[str, bytes | Path]) -> None:
     """Raise HubError if a token or a private path was added to the folder after the export."""
-    private = Private()
+    private = PrivateWords()
     for name, content in files.items():
         if name != WEIGHTS and private.secret_in(content if isinstance(content, bytes) else content.read_bytes()):
             raise HubError(f"{name} contains a token or a path of this machine: remove it, then push again")

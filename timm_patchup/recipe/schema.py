@@ -16,7 +16,7 @@ from ..core.method import Method, list_methods, method_settings
 from ..core.one_of import OneOf, make_methods, read_methods
 from ..core.outside import unknown_outside
 from ..core.schedule import Schedule
-from ..core.settings import AUTO, Checked, collecting, on, raise_together, setting, settings_of
+from ..core.settings import AUTO, CheckedSettings, collecting, on, raise_together, setting, settings_of
 from ..errors import UserError, brief, nearest
 from . import rules
 
@@ -24,7 +24,7 @@ MIX_PREFIX = "mix_"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe(Checked):
+class Recipe(CheckedSettings):
     """One experiment: data, images, model, method, optimizer, schedule, run."""
 
     # Dataset

@@ -48,7 +48,7 @@ _DESCRIPTION = (
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A model and how it was trained.
 
     Attributes:
@@ -97,7 +97,7 @@ def find(name_or_dir: str | Path) -> str:
     return HUB + name
 
 
-def load_with_recipe(source: str) -> Loaded:
+def load_with_recipe(source: str) -> LoadedModel:
     """Return the model for a name with its prefix, with its recipe.
 
     Raises:
@@ -105,14 +105,14 @@ def load_with_recipe(source: str) -> Loaded:
     """
     found = _load(source)
     if found.run_recipe is not None:
-        return Loaded(found.model, found.run_recipe, is_run=True)
+        return LoadedModel(found.model, found.run_recipe, is_run=True)
     # Other tools have files called recipe.yaml, too.
     ours = "patchup" in found.config and (found.folder / RECIPE).is_file()
-    return Loaded(found.model, read_recipe(found.folder) if ours else None, is_run=False)
+    return LoadedModel(found.model, read_recipe(found.folder) if ours else None, is_run=False)
 
 
 @dataclass(frozen=True)
-class _Found:
+class _FoundModel:
     """A model in eval mode, the folder of its files, and the recipe of a run or the config.json of an export."""
 
     model: nn.Module
@@ -121,7 +121,7 @@ class _Found:
     config: dict[str, Any]
 
 
-def _load(source: str) -> _Found:
+def _load(source: str) -> _FoundModel:
     if source.startswith(HUB):
         name = source.removeprefix(HUB)
         if not is_repo_name(name.split("@")[0]):
@@ -133,7 +133,7 @@ def _load(source: str) -> _Found:
     if (folder / "config.json").is_file():
         return _load_export(folder, str(folder))
     model, recipe = load_run(folder)
-    return _Found(model.eval(), folder, recipe, {})
+    return _FoundModel(model.eval(), folder, recipe, {})
 
 
 def read_config(folder: Path, where: str) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def read_config(folder: Path, where: str) -> dict[str, Any]:
     return config
 
 
-def _load_export(folder: Path, where: str) -> _Found:
+def _load_export(folder: Path, where: str) -> _FoundModel:
     config = read_config(folder, where)
     stored = config.get("pretrained_cfg", config)
     arguments = config.get("model_args", {})
@@ -166,7 +166,7 @@ def _load_export(folder: Path, where: str) -> _Found:
     model = build(config["architecture"], {"pretrained_cfg": described, **arguments}, where=where)
     fill(model, read_weights(folder / WEIGHTS), where=where)
     _check_classes(model, described, where)
-    return _Found(model.eval(), folder, None, config)
+    return _FoundModel(model.eval(), folder, None, config)
 
 
 def _refuse_huge_images(described: dict[str, Any], where: str) -> None:

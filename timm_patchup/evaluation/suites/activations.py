@@ -20,7 +20,7 @@ from ...core.sites import list_sites, resolve_sites
 from ...errors import SiteError, UserError
 from ...report.figures import Figure, panels
 from ...report.numbers import Metric
-from ..context import EvalContext, Measured
+from ..context import EvalContext, Measurement
 from ..recording import recorded
 from ..rows import ResultRow
 from ..suite import Suite, choice
@@ -45,7 +45,7 @@ def check(context: EvalContext) -> None:
         raise UserError(f"suite activations: {name}: {error.reason}; leave the suite out") from error
 
 
-def measure(context: EvalContext) -> Measured:
+def measure(context: EvalContext) -> Measurement:
     """Return the sorted mean magnitudes per site as curves, and their means as values."""
     network = context.model.network
     names = _site_names(network)
@@ -66,7 +66,7 @@ def measure(context: EvalContext) -> Measured:
     means = {name: context.total(sums[name]) / total for name in names}
     curves = {name: mean.sort(descending=True).values.tolist() for name, mean in means.items()}
     values: dict[str, float | None] = {name: sum(curve) / len(curve) for name, curve in curves.items()}
-    return Measured(values, curves, count=int(total))
+    return Measurement(values, curves, count=int(total))
 
 
 def magnitudes(output: object, layout: FeatureMap) -> Tensor:

@@ -21,7 +21,7 @@ from torchvision.transforms import functional as vision
 from ...core.sampling import derive_seed
 from ...report.charts import bars
 from ...report.numbers import Metric
-from ..context import EvalContext, Measured
+from ..context import EvalContext, Measurement
 from ..suite import OptionValues, Suite, choice
 
 
@@ -65,14 +65,14 @@ def settings(context: EvalContext) -> dict[str, Any]:
     return found
 
 
-def measure(context: EvalContext) -> Measured:
+def measure(context: EvalContext) -> Measurement:
     """Return the error per deformation."""
     values: dict[str, float | None] = {}
     count = 0
     for deformation in DEFORMATIONS:
         change = partial(deform, deformation, seed=context.seed, affine=context.options["affine"])
         values[deformation.name], count = context.count_errors(f"affine, {deformation.name}", change)
-    return Measured(values, count=count)
+    return Measurement(values, count=count)
 
 
 def deform(

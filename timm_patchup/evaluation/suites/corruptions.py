@@ -22,7 +22,7 @@ from ...errors import UserError
 from ...report.charts import bars
 from ...report.numbers import Metric, SeedValues
 from ...report.pages import Block
-from ..context import EvalContext, Measured
+from ..context import EvalContext, Measurement
 from ..rows import ResultRow
 from ..suite import Extra, Option, OptionValues, Suite
 from .corrupted_files import SEVERITIES, check_corrupted, open_corrupted, require_folder
@@ -81,7 +81,7 @@ def check_options(options: OptionValues, models: Sequence[str]) -> None:
         raise UserError(f"baseline must be one of the models {', '.join(models)}, got {baseline}")
 
 
-def measure(context: EvalContext) -> Measured:
+def measure(context: EvalContext) -> Measurement:
     """Return E_c per corruption, the mean error, and the errors per severity."""
     values: dict[str, float | None] = {}
     curves: dict[str, list[float]] = {}
@@ -98,7 +98,7 @@ def measure(context: EvalContext) -> Measured:
                 )
         values[name] = sum(curves[name])
     values["mean error"] = sum(map(sum, curves.values())) / (len(CORRUPTIONS) * len(SEVERITIES))
-    return Measured(values, curves, count=samples or 0)
+    return Measurement(values, curves, count=samples or 0)
 
 
 def mean_corruption_error(values: Mapping[str, float | None], baseline: Mapping[str, float | None]) -> float | None:
