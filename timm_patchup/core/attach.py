@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from .hooks import ARMINGS, Arming, BeginHook, EndHook, SiteHook, attached_to, release
-from .sites import Site, check_module, site_module
+from .sites import Site, require_module, site_module
 
 _GRAPHS_PER_KIND = 8  # Dynamo's default for a function
 
@@ -50,14 +50,14 @@ def detach(model: nn.Module) -> None:
         >>> timm_patchup.detach(model)
         >>> mix = PatchUp(model, mode="soft")
     """
-    check_module(model)
+    require_module(model)
     for number in {hook.number for hook in attached_to(model)}:
         ARMINGS[number].detach()
 
 
 def refuse_wrapped(model: nn.Module) -> None:
     """Raise TypeError if hooks would not run, or not on this module: wrapped, compiled or scripted models."""
-    check_module(model)
+    require_module(model)
     kind = type(model).__name__
     order = "make the mixer first, then compile, then wrap"
     if isinstance(model, torch.jit.ScriptModule):

@@ -240,7 +240,7 @@ def _require_splits(target: Tensor, num_splits: int, *, look: bool) -> None:
         )
 
 
-def check_logits(output: object) -> None:
+def require_logits(output: object) -> None:
     """Raise TypeError if the output of a model is not the tensor of its logits."""
     if not isinstance(output, Tensor):
         field = next((name for name in ("logits", "out") if isinstance(getattr(output, name, None), Tensor)), None)
@@ -457,7 +457,7 @@ def usable_criterion(
         TypeError: the output is not a tensor.
         ValueError: mixer and criterion both smooth labels, or differ in their splits.
     """
-    check_logits(output)
+    require_logits(output)
     criterion = cross_entropy if criterion is None else criterion
     refuse_double_smoothing(label_smoothing, criterion)
     refuse_other_splits(num_splits, criterion)

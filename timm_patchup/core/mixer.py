@@ -18,14 +18,14 @@ from .attach import attach, refuse_wrapped
 from .draw import Draw, make_draw
 from .hooks import Arming
 from .layout import FeatureMap
-from .loss import Criterion, MixedBatch, check_logits, read_targets, unmixed_loss, usable_criterion, was_returned
+from .loss import Criterion, MixedBatch, read_targets, require_logits, unmixed_loss, usable_criterion, was_returned
 from .method import Method
 from .probe import in_dtype_of, probe, saliency
 from .sampling import Stream
 from .schedule import Schedule
 from .settings import check_value
 from .sites import Site, resolve_sites
-from .tokens import check_readable
+from .tokens import refuse_unreadable_tokens
 
 
 class Mixer:
@@ -86,7 +86,7 @@ class Mixer:
         self.schedule.check(method)
         self._is_scheduled = self.schedule.is_needed
         self._epoch = None if self._is_scheduled else 0.0
-        check_readable(model, self.sites)
+        refuse_unreadable_tokens(model, self.sites)
         self.mixup_enabled = True
         self._batch: MixedBatch | None = None
         self._loss_is_due = False
@@ -369,7 +369,7 @@ class Mixer:
         assert batch.images is not None
         with self.paused():
             output = self.model(in_dtype_of(self.model, batch.images))
-        check_logits(output)
+        require_logits(output)
         return batch.unmixed_loss(output, batch.own_targets(criterion), criterion)
 
     def _maps_for(self, x: Tensor) -> dict[str, tuple[FeatureMap, ...]]:

@@ -68,12 +68,12 @@ def list_sites(model: nn.Module) -> dict[str, str]:
         >>> list_sites(timm.create_model("resnet18"))
         {'input': '', 'stem': 'act1', 'stage1': 'layer1', 'stage2': 'layer2', 'stage3': 'layer3', 'stage4': 'layer4'}
     """
-    check_module(model)
+    require_module(model)
     return {site.name: site.module_name for site in _named_sites(model)}
 
 
-def check_module(model: object) -> None:
-    """Raise WrongType if a model is none, such as its name."""
+def require_module(model: object) -> None:
+    """Raise WrongType if a model is not a module, for example its name."""
     if not isinstance(model, nn.Module):
         raise WrongType(f"model must be an nn.Module, got {type(model).__name__}")
 

@@ -1,6 +1,7 @@
 """What is known of a model's tokens without running it: how many precede the grid, their order, and if any are dropped.
 
-``layout.py`` reads the grid from what a module returns; ``check_readable`` refuses what no run can make readable.
+``layout.py`` reads the grid from what a module returns; ``refuse_unreadable_tokens`` refuses what no run can make
+readable.
 """
 
 import re
@@ -17,7 +18,7 @@ _DROPPED = "drops different tokens of each sample in training (patch dropout): c
 UNKNOWN_ORDER = "returns tokens in an order that is known only inside the model"
 
 
-def check_readable(model: nn.Module, sites: Sequence[Site]) -> None:
+def refuse_unreadable_tokens(model: nn.Module, sites: Sequence[Site]) -> None:
     """Raise SiteError if the places of a site's tokens cannot be known, whatever the images.
 
     Patch dropout leaves other tokens of each sample; modules are registered in the order of the forward pass, so what

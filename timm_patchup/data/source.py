@@ -80,7 +80,7 @@ def open_source(data: DataSpec, split: str, data_dir: str | Path | None = None) 
         source: Source = _open_folder(data, folder, images) if images else _open_rows(data, split, folder)
     else:
         source = _open_rows(data, split, None)
-    _check_labels(data, source, split)
+    _require_labels(data, source, split)
     return source
 
 
@@ -142,7 +142,7 @@ def name_of(where: str) -> str:
     return f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
 
 
-def _check_labels(data: DataSpec, source: Source, split: str) -> None:
+def _require_labels(data: DataSpec, source: Source, split: str) -> None:
     if len(source.labels) == 0:
         raise DataError(f"split {brief(split)} is empty")
     low, high = int(source.labels.min()), int(source.labels.max())

@@ -105,15 +105,15 @@ def _run(
 ) -> dict[str, dict[str, Values]]:
     models = load_models(call.models)
     data = named or find_data(None, models, is_local=call.data_dir is not None)
-    _check_classes(models, data)
+    _require_same_classes(models, data)
     images = main_first(accelerator, lambda: _open_images(models, data, call))
     for model in models:
-        images[model.name].check_order(model.label_names or (), model.name)
+        images[model.name].require_order(model.label_names or (), model.name)
     first = images[models[0].name]
     header = data.test_keys() | {"samples": len(first), "fingerprint": first.fingerprint()}
     stored = Results(call.output, header, force=call.force)
     contexts = [EvalContext(model, images[model.name], accelerator, call.seed, options) for model in models]
-    _check(suites, contexts, list(dict.fromkeys([*stored.models, *(model.name for model in models)])))
+    _refuse_unusable(suites, contexts, list(dict.fromkeys([*stored.models, *(model.name for model in models)])))
     with _locked(call.output, accelerator):
         results = Results(call.output, header, force=call.force)  # another evaluation may have added to it
         accelerator.wait_for_everyone()  # every process has read results.json before it is written
@@ -186,7 +186,7 @@ def _trained_on(model: EvalModel, is_local: bool) -> DataSpec | None:
     return data
 
 
-def _check_classes(models: Sequence[EvalModel], data: DataSpec) -> None:
+def _require_same_classes(models: Sequence[EvalModel], data: DataSpec) -> None:
     problems = [
         f"model {model.name} has {model.num_classes} classes, but {data.dataset} has {data.num_classes}"
         for model in models
@@ -225,7 +225,7 @@ def _fetch_test_split(data: DataSpec) -> Path | None:
         return None
 
 
-def _check(suites: Sequence[Suite], contexts: Sequence[EvalContext], models: Sequence[str]) -> None:
+def _refuse_unusable(suites: Sequence[Suite], contexts: Sequence[EvalContext], models: Sequence[str]) -> None:
     """Refuse options, models and images that a suite cannot use, before anything is measured."""
     for suite in suites:
         if suite.check_options is not None:

@@ -165,7 +165,7 @@ def _load_export(folder: Path, where: str) -> _FoundModel:
     # timm takes classes, channels and, if it is fixed, the image size from the description unless they are arguments.
     model = build(config["architecture"], {"pretrained_cfg": described, **arguments}, where=where)
     fill(model, read_weights(folder / WEIGHTS), where=where)
-    _check_classes(model, described, where)
+    _require_same_num_classes(model, described, where)
     return _FoundModel(model.eval(), folder, None, config)
 
 
@@ -181,7 +181,7 @@ def _refuse_huge_images(described: dict[str, Any], where: str) -> None:
             raise HubError(f"{where}: config.json: {prefix}{problem}", retry=True)
 
 
-def _check_classes(model: nn.Module, described: dict[str, Any], where: str) -> None:
+def _require_same_num_classes(model: nn.Module, described: dict[str, Any], where: str) -> None:
     """Raise HubError if config.json states another number of classes than the weights have.
 
     Since timm 1.0.31, ``model_args`` has the number of classes too and wins over the description, so that weights fit

@@ -190,7 +190,7 @@ def _is_current(suite: str, settings: Mapping[str, Any], options: StudyOptions) 
     return known is not None and (known.is_current is None or known.is_current(settings, options.of_suites))
 
 
-def check_finished(study: Study, runs: Sequence[Run], options: StudyOptions) -> None:
+def refuse_other_runs(study: Study, runs: Sequence[Run], options: StudyOptions) -> None:
     """Refuse to mix runs: those in the folder must have the recipes of this call.
 
     Raises:

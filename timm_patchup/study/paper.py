@@ -38,7 +38,7 @@ def source_of(numbers: Iterable[PaperNumber | None]) -> str:
     return " and ".join(dict.fromkeys(number.source for number in numbers if number is not None)) or PAPER
 
 
-def check_tables(study: Study) -> None:
+def require_tables(study: Study) -> None:
     """Raise UserError if a study names a table that is not there; its numbers are needed when a run has ended."""
     unknown = [label for label in study.paper if label not in paper_tables()]
     if unknown:

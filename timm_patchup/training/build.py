@@ -23,7 +23,7 @@ from ..errors import HubError, SiteError, UserError, brief, nearest, one_line
 from ..recipe import Recipe
 from ..recipe.parts import AugmentSpec, ImageSpec
 from ..system.network import error_chain, is_unreachable
-from .pretrained import check_loaded, freeze_modules, from_file, zero_head
+from .pretrained import freeze_modules, from_file, require_loaded, zero_head
 
 
 def precision_of(recipe: Recipe) -> str | None:
@@ -82,7 +82,7 @@ def build_model(recipe: Recipe, pretrained_path: Path | None = None) -> nn.Modul
             raise HubError(f"{line}: {reason}", retry=True) from error
         raise UserError(f"{line}: {one_line(error, 200)}; {way}") from error
     if recipe.pretrained and pretrained_path is not None:
-        check_loaded(model, pretrained_path)
+        require_loaded(model, pretrained_path)
     if recipe.head_init == "zero":
         zero_head(model)
     if recipe.freeze is not None:

@@ -37,7 +37,7 @@ def own_recipe(
     return Recipe.from_dict(override(own.to_dict(), dict(overrides))) if overrides else own
 
 
-def check_same(folder: RunFolder, recipe: Recipe) -> None:
+def require_same_recipe(folder: RunFolder, recipe: Recipe) -> None:
     """Raise UserError unless a resolved recipe agrees with that of the run."""
     differences = recipe.differences(folder.recipe())
     if differences:
@@ -94,7 +94,7 @@ def _read_checkpoint(trainer: Trainer, folder: RunFolder, path: Path | None) -> 
         for line in damaged:
             say_once(trainer.accelerator, f"note: {line}; using the one before it")
     if checkpoint is not None:
-        _check_state(checkpoint)
+        _require_run_state(checkpoint)
         if stored_recipe(checkpoint.state["recipe"]).differences(trainer.recipe):
             raise CheckpointError(f"{checkpoint.path.name} has another recipe than {folder.path}/recipe.yaml")
         if checkpoint.state["data"] != trainer.data.fingerprint:
@@ -102,7 +102,7 @@ def _read_checkpoint(trainer: Trainer, folder: RunFolder, path: Path | None) -> 
     return checkpoint
 
 
-def _check_state(checkpoint: Checkpoint) -> None:
+def _require_run_state(checkpoint: Checkpoint) -> None:
     """Raise CheckpointError unless a checkpoint has what a run writes: one from elsewhere may have anything."""
     try:
         check_keys(checkpoint.state, {"position": dict, "recipe": dict, "data": str}, where="state.pt")

@@ -40,7 +40,7 @@ class ArraySource(Source):
         return f"{int(index)} of the array"
 
 
-def check_corrupted(where: str, names: Sequence[str], *, like: TestImages) -> None:
+def require_corrupted(where: str, names: Sequence[str], *, like: TestImages) -> None:
     """Raise DataError if files are missing or do not fit, as far as that is known without listing all images."""
     for name in names:
         folder = _find_folder(where, name) / name

@@ -25,7 +25,7 @@ from ...report.pages import Block
 from ..context import EvalContext, Measurement
 from ..rows import ResultRow
 from ..suite import Extra, Option, OptionValues, Suite
-from .corrupted_files import SEVERITIES, check_corrupted, open_corrupted, require_folder
+from .corrupted_files import SEVERITIES, open_corrupted, require_corrupted, require_folder
 
 CORRUPTIONS = (
     "gaussian_noise",
@@ -64,7 +64,7 @@ def check(context: EvalContext) -> None:
     """Raise UserError if images are too small to be corrupted, DataError if corrupted files do not fit."""
     _, height, width = context.images.spec.input_size
     if context.options["corrupted"] is not None:
-        check_corrupted(context.options["corrupted"], CORRUPTIONS, like=context.images)
+        require_corrupted(context.options["corrupted"], CORRUPTIONS, like=context.images)
     elif min(height, width) < SMALLEST_IMAGE:
         raise UserError(
             f"suite corruptions needs images of at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE} pixels, got {height} x "
