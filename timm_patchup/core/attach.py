@@ -46,7 +46,7 @@ def detach(model: nn.Module) -> None:
         model: the model that the mixer was made for, or what compile, DDP or a larger model made of it.
 
     Example:
-        >>> PatchUp(model)
+        >>> mix = PatchUp(model)
         >>> timm_patchup.detach(model)
         >>> mix = PatchUp(model, mode="soft")
     """
@@ -69,7 +69,7 @@ def refuse_wrapped(model: nn.Module) -> None:
 
 
 class InstanceForward:
-    """Gives a module a ``forward`` of its own, the same as its class's, so that torch.compile can tell it apart.
+    """Gives a module a ``forward`` attribute, the same as its class's, so that torch.compile can tell it apart.
 
     Dynamo keeps its graphs per class and does not guard on the absence of hooks: a graph that was made for a model
     without a mixer would also run for one with, and no hook would fire. A module's own ``forward`` it does guard on.
@@ -90,19 +90,19 @@ class InstanceForward:
 
 
 def increase_recompile_limit(kinds: int) -> None:
-    """Let Dynamo make as many graphs of each kind, a site or none, as it makes of a model without hooks.
+    """Let Dynamo make as many graphs for each site, and for none, as for a model without hooks.
 
     Beyond its limit it runs a model uncompiled, which is slow and easily missed: the default of 8 is reached by one
     model with three sites, train and eval mode and two sizes of image. Each model with a mixer has its own graphs.
 
     The limit is raised for the process, because Dynamo reads it while it compiles, inside the model's forward pass,
-    where a mixer has no say. A limit for one model is up to the caller: ``torch.compile(model, recompile_limit=...)``
-    takes precedence in the torch releases that have it.
+    where a mixer cannot set it. A limit for one model is up to the caller: ``recompile_limit=...`` of
+    ``torch.compile`` takes precedence in the torch releases that have it.
     """
     config = torch._dynamo.config
     name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"  # its name before torch 2.6
     setattr(config, name, max(getattr(config, name), _GRAPHS_PER_KIND * kinds * len(ARMINGS)))
     if torch.__version__.startswith("2.4."):
-        # The default from 2.5 on. Without it, a tensor that is reached through a module, as those of a hook are, is a
+        # The default from 2.5 on. Without it, a tensor that is reached through a module, as a hook's tensors are, is a
         # constant of the graph, and every draw makes a new graph.
         config.inline_inbuilt_nn_modules = True

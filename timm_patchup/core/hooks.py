@@ -307,7 +307,7 @@ class Arming:
 
     @torch.compiler.assume_constant_result
     def state_after_graph(self, kind: type[nn.Module], site: str) -> State:
-        # Without a trace of its own it runs the graphs of the model that had its number.
+        # Without a separate trace it runs the graphs of the model that had its number.
         traced = (self.number, kind, site) in _TRACED if self._traced is None else site in self._traced
         return "in a graph" if traced else "waits"
 
@@ -474,7 +474,7 @@ def _with_tensors(change: Change, device: torch.device) -> Change:
 
 
 def _own_share(change: Change) -> Tensor:
-    """Return the weight of a sample's own label, 0-d or (B,): that of its features without a place on the grid."""
+    """Return the weight of a sample's own label, 0-d or (B,): also the weight of its features without a place."""
     return change.kept + (1.0 - change.kept) * change.lam
 
 

@@ -136,7 +136,7 @@ def add_method(name: str, kind: Any) -> None:
     """Add a class to the registry; one that is registered already keeps its name and is known by this one, too.
 
     Raises:
-        WrongType: it is no method.
+        WrongType: it is not a method.
     """
     parameters = getattr(kind, "__dict__", {}).get("__dataclass_params__")
     if not (isinstance(kind, type) and issubclass(kind, Method) and parameters and parameters.frozen):

@@ -37,7 +37,7 @@ class Mixer:
         num_classes: number of classes; None takes ``model.num_classes``.
         label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
         seed: seed of the draws; each rank draws its own.
-        schedule: what changes from epoch to epoch, which ``set_epoch`` states; None for nothing.
+        schedule: what changes from epoch to epoch, which ``set_epoch`` sets; None for nothing.
         num_splits: timm's augmentation splits: a batch holds all samples that many times, one split after the other,
             each differently augmented. All splits of a sample have one partner, mask and lam.
 
@@ -166,7 +166,7 @@ class Mixer:
                 batch that was not mixed has their own loss of the targets as they came, to the last bit.
 
         Raises:
-            RuntimeError: the draw was never applied, so the loss would be that of a batch that was not mixed.
+            RuntimeError: the draw was never applied, so the loss would belong to a batch that was not mixed.
             TypeError: the output is not a tensor, or the criterion cannot be used with mixed targets.
             ValueError: labels are smoothed by the mixer and by the criterion, the targets are not those of the last
                 batch, the model has another number of classes than they, the criterion gives several losses, or the
@@ -238,7 +238,7 @@ class Mixer:
         """Look at what each site gives for images of this size, so that what cannot be mixed fails here.
 
         Args:
-            x: images like those of training, (B, C, H, W), floating point; the model is run on them once.
+            x: images like the training images, (B, C, H, W), floating point; the model is run on them once.
 
         Raises:
             SiteError: a site gives no feature map; the message says which sites do.
@@ -248,7 +248,7 @@ class Mixer:
     def set_epoch(self, epoch: float) -> None:
         """State the epoch, counted from 0, for the schedule: at the start of each, or before every batch as a fraction.
 
-        What holds follows from it alone, so that it is no part of ``state_dict``.
+        What holds follows from it alone, so it is not part of ``state_dict``.
         """
         self._epoch = check_value("epoch", epoch, float, low=0)
 

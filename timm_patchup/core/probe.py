@@ -17,7 +17,7 @@ from .method import INPUT
 from .sites import Site, describe_site, site_module
 from .tokens import UNKNOWN_ORDER, order_is_unknown, stated_prefix, token_order
 
-# How many tokens may precede those of the grid if a model does not state it: none, a class token, two of them.
+# How many tokens may precede the grid if a model does not declare it: none, a class token, two of them.
 _UNSTATED_PREFIXES = (0, 1, 2)
 
 

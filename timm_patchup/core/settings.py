@@ -79,7 +79,7 @@ class Setting:
         return any(float in (kind, *get_args(kind)) for kind in self.types)
 
     def check(self, value: Any, *, called: str | None = None) -> Any:
-        """Return the value in the setting's own type.
+        """Return the value in the type of the setting.
 
         Args:
             value: what was given.

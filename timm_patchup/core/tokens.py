@@ -51,14 +51,14 @@ def order_is_unknown(model: nn.Module, site: Site) -> bool:
 
 
 def stated_prefix(model: nn.Module) -> int | None:
-    """Return how many tokens precede those of the grid, as a model states it; None if it does not."""
+    """Return how many tokens precede the grid, if a model declares it; otherwise None."""
     registers = getattr(getattr(model, "config", None), "num_register_tokens", None)
     # In transformers they follow a class token.
     return getattr(model, "num_prefix_tokens", None if registers is None else 1 + registers)
 
 
 def token_order(model: nn.Module, site: Site, output: object) -> Tensor | None:
-    """Return the token of each place if a model keeps them in another order: Hiera in that of its pooling."""
+    """Return the token of each place if a model keeps them in another order: Hiera in the order of its pooling."""
     block = re.fullmatch(r"blocks\.(\d+)", site.module_name)
     if block is None or not hasattr(model, "reroll") or not isinstance(output, Tensor):
         return None

@@ -180,7 +180,7 @@ def _missing_classes(names: Sequence[str], folder: Path, keys: Mapping[str, Any]
 
 
 def _ignored_files(images: Path) -> list[str]:
-    """Return a note if there are files that are no images: they may be photos in a format that cannot be read."""
+    """Return a note if there are files that are not images: they may be photos in a format that cannot be read."""
     others = count_other_files(images)
     if not others:
         return []

@@ -99,7 +99,7 @@ def list_split_folders(folder: Path) -> list[str]:
 
 
 def _named_splits(folder: Path) -> list[str]:
-    """Return the names of the splits in a folder that have class folders; unlabelled images are no split."""
+    """Return the names of the splits in a folder that have class folders; unlabelled images do not make a split."""
     return [name for name in _called_as_splits(folder) if _subfolders(folder / name)]
 
 
@@ -155,7 +155,7 @@ def _order(name: str) -> tuple[list[int | str], str]:
 
 
 def count_other_files(folder: Path) -> Counter[str]:
-    """Return how many files of a folder are ignored, because they are no images, by the ends of their names."""
+    """Return how many files of a folder are ignored, because they are not images, by the ends of their names."""
     others: Counter[str] = Counter()
     for _, _, names in _walk(folder):
         others.update(os.path.splitext(name)[1].lower() or name for name in names)

@@ -1,7 +1,7 @@
 """Where labelled images come from: a dataset of the Hub, a local folder in the Hub's layout, or image folders.
 
 ``open_source`` returns a ``Source`` with all labels and access to single images. Missing or unsuitable data raises a
-one-line DataError that states the next step.
+one-line DataError with the next step.
 """
 
 import hashlib
@@ -161,7 +161,7 @@ def _require_labels(data: DataSpec, source: Source, split: str) -> None:
 
 
 def _open_folder(data: DataSpec, folder: Path, images: Path) -> FolderSource:
-    """Open an image folder; classes are those of the training images, if these are there."""
+    """Open an image folder; the training images define the classes, if they are there."""
     train = find_split_folder(folder, data.train_split)
     return FolderSource(images, None if train in (None, images) else list_classes(train))
 

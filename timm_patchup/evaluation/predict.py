@@ -105,7 +105,7 @@ def list_images(images: str | Path | Iterable[str | Path]) -> list[Path]:
 
 
 def class_names(model: EvalModel) -> list[str]:
-    """Return the names of the classes: the model's own, ImageNet's for timm's models, or numbers."""
+    """Return the names of the classes: from the model, from ImageNet for timm's models, or numbers."""
     if model.label_names is not None:
         return model.label_names
     cfg: dict[str, Any] = getattr(model.network, "pretrained_cfg", None) or {}

@@ -142,10 +142,10 @@ def _locked(output: Path, accelerator: Accelerator) -> Iterator[None]:
 
 
 def find_data(name: str | None, models: Sequence[EvalModel], *, is_local: bool = False) -> DataSpec:
-    """Return the data to test on: that of a name, or the data that the models were trained on.
+    """Return the data to test on: named data, or the data that the models were trained on.
 
     Args:
-        name: a dataset, benchmark or recipe, None for that of the models.
+        name: a dataset, benchmark or recipe, None for the data of the models.
         models: the classifiers.
         is_local: whether the images are in a folder that the caller gave, so that no recipe can name others.
 
@@ -255,7 +255,7 @@ def _measure(suite: Suite, context: EvalContext, results: Results, show: Callabl
 
 
 def _preprocessing(images: ImageSpec) -> dict[str, Any]:
-    """Return how a model's images are prepared, as results.json states it."""
+    """Return how a model's images are prepared, as results.json records it."""
     cropped: dict[str, Any] = {"crop": "none, resized whole"}
     if images.is_cropped:
         cropped = {"crop_pct": images.crop_pct, "crop_mode": images.crop_mode}

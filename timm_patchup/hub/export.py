@@ -38,7 +38,7 @@ def export(run_dir: str | Path, out_dir: str | Path, *, license: str | None = No
     Args:
         run_dir: the folder of a finished run.
         out_dir: the folder to write; an earlier export is replaced unless files in it were added or edited since.
-        license: license of the weights; None for that of the pretrained weights, or Apache-2.0 without any.
+        license: license of the weights; None for the license of the pretrained weights, or Apache-2.0 without any.
 
     Returns:
         The folder, which ``timm.create_model("local-dir:...", pretrained=True)`` loads.

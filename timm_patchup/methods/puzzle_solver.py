@@ -127,7 +127,7 @@ def solve_mask(problem: MaskProblem, *, steps: int = 16) -> Tensor:
     Annealed mean field: as the pairwise cost is quadratic in the weights, a block sees its neighbours through their
     mean weights alone. It starts once from each label; while the temperature falls, the two colours of a checkerboard
     take turns, then single blocks are improved while the rest stands. The best of these masks and of those with one
-    label everywhere is taken. On average its energy is that of a graph cut (alpha-beta swap).
+    label everywhere is taken. On average its energy equals a graph cut's (alpha-beta swap).
 
     Args:
         problem: the energies.

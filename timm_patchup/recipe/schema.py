@@ -114,7 +114,7 @@ class Recipe(CheckedSettings):
     recount: int = setting(1, "rectangles of random erasing", low=1, needs=on("reprob"))
     aug_repeats: int = setting(
         0,
-        "times each image is in a batch, augmented anew, as in timm; 0 and 1 are the same",
+        "times each image is in a batch, augmented each time, as in timm; 0 and 1 are the same",
         low=0,
         needs=rules.timms_crop,
     )
@@ -220,7 +220,7 @@ class Recipe(CheckedSettings):
     # Run
     seed: int = setting(0, "seed of everything but the splits", low=0)
     dist_bn: Literal["reduce", "broadcast"] = setting(
-        "reduce", "norm statistics after each epoch: the mean over the processes, or those of the first"
+        "reduce", "norm statistics after each epoch: the mean over the processes, or the statistics of the first"
     )
     val_interval: int = setting(1, "epochs between two validations; the last is always validated", low=1)
     eval_metric: Literal["top1", "loss"] = setting("top1", "what makes an epoch the best", needs=rules.a_chosen_epoch)
@@ -239,7 +239,7 @@ class Recipe(CheckedSettings):
         needs=rules.no_chosen_epoch,
     )
     checkpoint_steps: int = setting(
-        0, "updates between two checkpoints, besides those of each epoch; 0 for epochs only", low=0, fixed=False
+        0, "updates between two checkpoints, besides one per epoch; 0 for epochs only", low=0, fixed=False
     )
     checkpoint_hist: int = setting(2, "number of checkpoints to keep", low=1, fixed=False)
     log_interval: int = setting(50, "updates between two refreshes of the progress bar", low=1, fixed=False)
@@ -254,7 +254,7 @@ class Recipe(CheckedSettings):
         raise_together(errors)
 
     def _resolve_method(self, settings: Mapping[str, Any]) -> None:
-        """Write out defaults: a resolved recipe states all that was used, even if defaults change later."""
+        """Write out defaults: a resolved recipe contains all that was used, even if defaults change later."""
         mix = self.mix[0] if isinstance(self.mix, list) and len(self.mix) == 1 else self.mix
         if unknown_outside(mix):
             return  # a recipe that is merely read imports nothing; its settings stay as they are
@@ -372,5 +372,5 @@ def list_mix_settings() -> list[str]:
 
 
 def list_keys() -> list[str]:
-    """Return all keys, including those of the methods."""
+    """Return all keys, including the settings of the methods."""
     return [*settings_of(Recipe), "mix_settings", *(f"{MIX_PREFIX}{name}" for name in list_mix_settings())]

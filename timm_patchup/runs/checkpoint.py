@@ -120,7 +120,7 @@ class Checkpoints:
         return self._best_sums.get(name) or checksum(self.folder / name)
 
     def restored(self, checkpoint: Checkpoint) -> None:
-        """Take over what a restored checkpoint states about the best weights."""
+        """Take over what a restored checkpoint records about the best weights."""
         if checkpoint.best is not None and checkpoint.best_sum is not None:
             self._best_sums[checkpoint.best] = checkpoint.best_sum
 

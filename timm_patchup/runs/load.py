@@ -53,7 +53,7 @@ class LoadedModel:
 
     Attributes:
         model: in eval mode.
-        recipe: that of the run or the export; None for models from elsewhere.
+        recipe: the recipe of the run or the export; None for models from elsewhere.
         is_run: whether it is a run on this machine; the recipe of an export comes from its author and is not trusted.
     """
 
@@ -182,10 +182,10 @@ def _refuse_huge_images(described: dict[str, Any], where: str) -> None:
 
 
 def _require_same_num_classes(model: nn.Module, described: dict[str, Any], where: str) -> None:
-    """Raise HubError if config.json states another number of classes than the weights have.
+    """Raise HubError if config.json has another number of classes than the weights.
 
     Since timm 1.0.31, ``model_args`` has the number of classes too and wins over the description, so that weights fit
-    the network whatever the description states.
+    the network whatever the description says.
     """
     stated, own = described.get("num_classes"), getattr(model, "num_classes", None)
     if isinstance(stated, int) and stated >= 0 and stated != own:  # timm's -1 leaves it to the model

@@ -106,7 +106,7 @@ def build_mixer(recipe: Recipe, model: nn.Module) -> Mixer:
 
 
 def build_criterion(recipe: Recipe, weight: Tensor | None = None) -> Criterion:
-    """Return the loss of a recipe, on logits and soft targets; ``weight`` (K,) is that of each class.
+    """Return the loss of a recipe, on logits and soft targets; ``weight`` (K,) has a weight per class.
 
     With weights, the loss of a sample is the sum over classes of ``weight * target * -log(p)``, so that a mixed target
     is weighted by the share of each class in it; the batch is averaged over its samples, not over their weights.

@@ -24,7 +24,7 @@ def from_file(path: Path, model: str, num_classes: int, overlay: Mapping[str, An
     Args:
         path: the file.
         model: the name of the model.
-        num_classes: its classes. A classifier of as many is kept, whatever number timm's own weights have.
+        num_classes: its classes. A classifier with this number is kept, whatever number timm's weights have.
         overlay: other entries.
 
     Raises:

@@ -38,7 +38,7 @@ def own_recipe(
 
 
 def require_same_recipe(folder: RunFolder, recipe: Recipe) -> None:
-    """Raise UserError unless a resolved recipe agrees with that of the run."""
+    """Raise UserError unless a resolved recipe agrees with the recipe of the run."""
     differences = recipe.differences(folder.recipe())
     if differences:
         raise UserError([_other_than(folder, name, own, given) for name, (given, own) in differences.items()])

@@ -50,7 +50,7 @@ def measure(context: EvalContext) -> Measurement:
     network = context.model.network
     names = _site_names(network)
     count = torch.zeros(1, dtype=torch.float64)
-    some = context.images.spread(2)[0].to(context.device)  # gives the sizes; a process may have no batch of its own
+    some = context.images.spread(2)[0].to(context.device)  # gives the sizes; a process may have no batch
     maps = _feature_maps(network, names, some)
     summed = signed_sum if context.options["activations"] == "authors" else sorted_sum
     with torch.inference_mode(), recorded(network, names) as seen:

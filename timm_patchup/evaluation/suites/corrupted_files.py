@@ -1,6 +1,6 @@
 """Corrupted test images from files: a local folder, or a dataset of the Hub with the same files.
 
-There are two layouts, those of the published sets: ``CORRUPTION/SEVERITY/CLASS/*`` (ImageNet-C, Tiny-ImageNet-C) and
+There are two layouts, as in the published sets: ``CORRUPTION/SEVERITY/CLASS/*`` (ImageNet-C, Tiny-ImageNet-C) and
 ``CORRUPTION.npy`` with ``labels.npy``, the five severities concatenated (CIFAR-C). Either may be one folder
 deeper, as after unpacking each of ImageNet-C's archives into its own folder (``noise/gaussian_noise``).
 """
@@ -69,7 +69,7 @@ def _without_crop(images: ImageSpec, source: Source) -> ImageSpec:
 
 
 def _open_matching(where: str, name: str, severity: int, like: TestImages) -> Source:
-    """Open the images, and check that classes and sizes match those of the clean ones."""
+    """Open the images, and check that classes and sizes match the clean images."""
     source = _open_source(where, name, severity)
     classes = like.data.num_classes
     known = len(source.class_names) if source.class_names else int(source.labels.max()) + 1

@@ -73,7 +73,7 @@ def check(context: EvalContext) -> None:
 
 
 def check_options(options: OptionValues, models: Sequence[str]) -> None:
-    """Raise UserError if the baseline is none of the models, DataError if there is no folder of corrupted images."""
+    """Raise UserError if the baseline is not one of the models, DataError if there is no folder of corrupted images."""
     baseline, files = options["baseline"], options["corrupted"]
     if files is not None:
         require_folder(files)

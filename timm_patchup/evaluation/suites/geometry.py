@@ -73,7 +73,7 @@ def measure(context: EvalContext) -> Measurement:
 
 
 def mixtures(features: Tensor, partner: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return per method the features (B, C, H, W) mixed with those of their partners."""
+    """Return per method the features (B, C, H, W) mixed with their partners' features."""
     _, channels, height, width = features.shape
     rate = seed_rate(GAMMA, BLOCK_SIZE, height, width)
     blocks = grow_blocks(bernoulli((1, channels, height, width), rate, generator, features.device), BLOCK_SIZE)
