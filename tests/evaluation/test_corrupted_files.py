@@ -127,9 +127,7 @@ def test_mismatches_are_one_line_each(tmp_path: Path) -> None:
     arrays = write_arrays(tmp_path / "arrays")
     require_corrupted(str(arrays), CORRUPTIONS, like=clean(size=28))  # the model takes 32
     larger = write_arrays(tmp_path / "larger", size=64)
-    assert "images of gaussian_noise have 64 x 64 pixels, but those of the test data 28 x 28" in error_line(
-        larger, size=28
-    )
+    assert "images of gaussian_noise have 64 x 64 pixels, but the test images 28 x 28" in error_line(larger, size=28)
     np.save(arrays / "labels.npy", np.arange(5 * COUNT))
     assert "gaussian_noise has 20 classes, but the test data has 10" in error_line(arrays)
     np.save(arrays / "labels.npy", np.zeros(7, dtype=int))

@@ -1,6 +1,6 @@
 """A recipe as arguments of timm's own train.py, for ``timm-patchup path/to/train.py --recipe NAME``.
 
-What the script cannot do is reported, never dropped in silence.
+What the script cannot do is reported, never dropped silently.
 """
 
 from collections.abc import Collection

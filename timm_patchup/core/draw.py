@@ -29,7 +29,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class DrawContext:
-    """The site and the batch for which a method draws its change, and the distributions to draw from.
+    """The site and the batch for which a method draws its change, with the distributions to draw from.
 
     Attributes:
         site: name of the site.
@@ -342,7 +342,7 @@ def make_draw(
 
     Args:
         x: the images, (B, C, H, W).
-        method: one method, or several of which one acts.
+        method: one method, or several, one of which acts.
         site_names: the sites of each of ``method.members``.
         maps: what each site gives for images of this size.
         generator: the generator of the batch.

@@ -168,7 +168,7 @@ class Mixer:
         Raises:
             RuntimeError: the draw was never applied, so the loss would belong to a batch that was not mixed.
             TypeError: the output is not a tensor, or the criterion cannot be used with mixed targets.
-            ValueError: labels are smoothed by the mixer and by the criterion, the targets are not those of the last
+            ValueError: labels are smoothed by the mixer and by the criterion, the targets are not from the last
                 batch, the model has another number of classes than they, the criterion gives several losses, or the
                 model trains and no batch was mixed yet.
         """
@@ -209,7 +209,7 @@ class Mixer:
         return (output.argmax(dim=1) == mixed.argmax(dim=1)).float().mean()
 
     def two_labels(self, target: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return each sample's label, its partner's and the weight of its own, of which a target is the weighted sum.
+        """Return each sample's label, its partner's and the weight of its own; a target is their weighted sum.
 
         Args:
             target: what the last call returned.
@@ -241,7 +241,7 @@ class Mixer:
             x: images like the training images, (B, C, H, W), floating point; the model is run on them once.
 
         Raises:
-            SiteError: a site gives no feature map; the message says which sites do.
+            SiteError: a site gives no feature map; the message lists the sites that do.
         """
         self._maps_for(x)
 
@@ -276,8 +276,8 @@ class Mixer:
             raise RuntimeError("this mixer is detached from its model: make a new one")
         if torch.utils.data.get_worker_info() is not None:
             raise UserError(
-                "mix(x, target) was called in a worker process of a DataLoader, whose draws would be those of every "
-                "other worker and epoch: call it in the training loop, not in the dataset or collate_fn"
+                "mix(x, target) was called in a worker process of a DataLoader, whose draws would be the same in all "
+                "workers and epochs: call it in the training loop, not in the dataset or collate_fn"
             )
         self._arming.require_applied(self.model, at_loss=False)
         if self._loss_is_due and self._batch is not None:
@@ -309,7 +309,7 @@ class Mixer:
 
     @property
     def _is_off(self) -> bool:
-        """Whether batches are left as they are, whatever a draw says."""
+        """Whether batches are left as they are, whatever is drawn."""
         off = self._arming.is_paused or not self.mixup_enabled or not self.model.training
         return off or (self._is_scheduled and self.schedule.is_off(self._epoch or 0.0))
 

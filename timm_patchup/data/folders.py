@@ -85,7 +85,7 @@ def list_split_folders(folder: Path) -> list[str]:
     below = next((name for name in _subfolders(folder) if _named_splits(folder / name)), None)
     if below is not None:
         shown = ", ".join(f"{name}/" for name in _named_splits(folder / below))
-        raise DataError(f"{folder} has no images of its own, but {below}/ has {shown}: give {folder / below}")
+        raise DataError(f"{folder} has no images itself, but {below}/ has {shown}: give {folder / below}")
     with_images = (path for path, images, _ in _walk(folder) if images)
     first = next(with_images, None)
     if first is None or _is_hub_layout(folder):
@@ -95,7 +95,8 @@ def list_split_folders(folder: Path) -> list[str]:
         return [WHOLE]
     if any(next(folder.rglob(name), None) for name in _LABEL_FILES):
         return []
-    raise DataError(f"{first} has images, but no class folders: move each to that of its class, {first / 'CLASS'}")
+    target = first / "CLASS"
+    raise DataError(f"{first} has images, but no class folders: move each to the folder of its class, {target}")
 
 
 def _named_splits(folder: Path) -> list[str]:

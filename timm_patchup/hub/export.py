@@ -51,7 +51,7 @@ def export(run_dir: str | Path, out_dir: str | Path, *, license: str | None = No
     """
     out, folder = Path(out_dir), RunFolder(Path(run_dir))
     if folder.state() != "finished":
-        read_finished_run(folder.path)  # says what it is instead
+        read_finished_run(folder.path)  # raises with what it is instead
     waiting = f"another process is at work in {folder.path}: waiting for it"
     with folder.locked(waiting=lambda: say(waiting, stream=sys.stderr)):
         return _export(read_finished_run(folder.path), out, license)
@@ -136,7 +136,7 @@ def _refuse_stale(run: FinishedRun, model: nn.Module) -> None:
         return
     if weights_digest(model) not in evaluated:
         again = f"python -m timm_patchup.evaluation --model {run.path} --output {path.parent} --force"
-        raise HubError(f"{path.parent} is a report on other weights than those of the run: remove it, or run {again}")
+        raise HubError(f"{path.parent} is a report on other weights than the run's: remove it, or run {again}")
 
 
 def _known_words(run: FinishedRun) -> frozenset[str]:

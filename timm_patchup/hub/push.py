@@ -75,7 +75,7 @@ def push(
         raise HubError(f"{folder} is not an export: make one with timm_patchup.hub.export(run_dir, out_dir)")
     if not is_repo_name(repo):
         raise HubError(f"repo must be USER/NAME, got {repo!r}")
-    load(folder)  # an edited export may no longer fit its weights, and timm drops a classifier in silence
+    load(folder)  # an edited export may no longer fit its weights, and timm drops a classifier silently
     files = files_of(folder, repo)
     _refuse_secrets(files)
     from huggingface_hub import HfApi, get_token

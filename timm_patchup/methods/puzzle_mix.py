@@ -31,7 +31,7 @@ class Puzzle:
     Attributes:
         prior: the drawn lam ~ Beta(alpha, alpha) that the masks were asked to have as their mean.
         mask: float32, (B, R, C), weight of the own image in each block.
-        own_source: int64, (B, R', C'), the piece of the own image that goes to each place; None without transport.
+        own_source: int64, (B, R', C'), the piece of the image that moves to each place; None without transport.
         partner_source: the same for the partner's image.
         changed: bool, (B, 1, H, W), True where the partner has any weight.
         kept: float32, (B,), the mean of the mask: the own share of the target; the rest is the partner's.

@@ -98,7 +98,7 @@ def mask_problem(
 def _seams(x: Tensor, partner: Tensor, grid: tuple[int, int], *, dim: int, cell: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return how far colours jump across each edge along ``dim`` of the grid: three of (B, R - 1, C) or (B, R, C - 1).
 
-    The first stays in the own image, the second goes from the own image to the partner's, the third the other way.
+    The first stays in the sample's image, the second goes from there to the partner's, the third the other way.
     """
     cells = max(1, min(x.shape[2] // grid[0], x.shape[3] // grid[1]) // cell)
     pooled = F.adaptive_avg_pool2d(x, (grid[0] * cells, grid[1] * cells))

@@ -92,7 +92,7 @@ def load_recipe(
 
 
 def read_recipe(source: str | Path) -> Recipe:
-    """Return the recipe of a name or a YAML file, of which the method is not needed: nothing is imported."""
+    """Return the recipe of a name or a YAML file for callers that need no method: nothing is imported."""
     keys = _of_source(source)
     keys.choose({})
     return Recipe.from_dict(keys.values)

@@ -137,7 +137,7 @@ class Recipe(CheckedSettings):
     channels_last: bool = setting(False, "memory format of model and images")
     torchcompile: str | None = setting(None, "compile the model with this backend, such as inductor")
     # Method
-    mix: str | list[str] = setting("none", "the method, or several, of which one is chosen per batch")
+    mix: str | list[str] = setting("none", "the method, or several, one of which is chosen per batch")
     mix_weights: list[float] | None = setting(None, "how often each of several methods has its turn", above=0)
     mix_settings: dict[str, Any] = field(default_factory=dict)
     mixup_off_epoch: int = setting(
@@ -257,7 +257,7 @@ class Recipe(CheckedSettings):
         """Write out defaults: a resolved recipe contains all that was used, even if defaults change later."""
         mix = self.mix[0] if isinstance(self.mix, list) and len(self.mix) == 1 else self.mix
         if unknown_outside(mix):
-            return  # a recipe that is merely read imports nothing; its settings stay as they are
+            return  # reading a recipe imports nothing; its settings stay as they are
         method = read_methods(mix, settings, weights=self.mix_weights, prefix=MIX_PREFIX)
         if mix != "none":  # with it a schedule has no effect, which is reported as such
             self.schedule.check(method, prefix="mixup_")
@@ -284,7 +284,7 @@ class Recipe(CheckedSettings):
 
     @property
     def methods(self) -> dict[str, dict[str, Any]]:
-        """The settings of each method by its name: one, or several of which one is chosen per batch."""
+        """The settings of each method by its name: one, or several, one of which is chosen per batch."""
         if isinstance(self.mix, str):
             return {self.mix: self.mix_settings}
         return {name: self.mix_settings.get(name, {}) for name in self.mix}

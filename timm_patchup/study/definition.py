@@ -1,7 +1,7 @@
 """The definition of a study: a grid of conditions, each a row of its tables, run with several seeds.
 
 A file in ``recipes/studies`` lists groups; a group is benchmarks x methods x settings. Settings are either ``cases``,
-named overrides of a recipe, or a ``grid``, lists of values per key, of which all combinations are run.
+named overrides of a recipe, or a ``grid``, lists of values per key, all combinations of which are run.
 """
 
 import re

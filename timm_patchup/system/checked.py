@@ -36,7 +36,7 @@ def read_json(path: Path, **keys: Kinds) -> dict[str, Any]:
 
 
 class _Reader(yaml.SafeLoader):
-    """Reads YAML safely, and refuses what PyYAML accepts: a key given twice, of which it takes the last one in silence,
+    """Reads YAML safely, and refuses what PyYAML accepts: a key given twice, of which it silently takes the last,
     and aliases that expand without end.
     """
 

@@ -200,7 +200,7 @@ def _policy_problems(augmentation: Augmentation, aa: str | None) -> list[str]:
 
 
 def _ignored_sections(aa: str | None) -> list[str]:
-    """Return a line per section of an augmentation that timm passes over in silence, such as the mXX of rand-mXX."""
+    """Return a line per section of an augmentation that timm ignores silently, such as the mXX of rand-mXX."""
     sections = [] if aa is None else aa.split("-")
     if not sections or not sections[0].startswith(("rand", "augmix")):
         return []
@@ -216,7 +216,7 @@ def _size_problems(recipe: Recipe, model: nn.Module) -> list[str]:
     try:
         with torch.device("meta"), torch.no_grad():
             model.eval()(torch.zeros(2, *recipe.input_size))
-    except AssertionError as error:  # what else a pass without values may raise says nothing about the size
+    except AssertionError as error:  # other errors of a pass without values do not depend on the size
         size = " x ".join(map(str, recipe.input_size[1:]))
         return [
             f"model: {recipe.model} does not take images of {size} pixels: {one_line(error, 120)}. Set input_size, or "

@@ -64,7 +64,7 @@ def resolve(recipe: Recipe, data_dir: str | Path | None) -> ResolvedRecipe:
     resolved = Recipe.from_dict(recipe.to_dict() | keys) if keys else recipe
     named = name_after_folder(resolved, data_dir)
     if named != resolved:
-        notes.append(f"{named.num_classes} classes are not those of {resolved.dataset}: recorded as {named.dataset}")
+        notes.append(f"{named.num_classes} classes, other than in {resolved.dataset}: recorded as {named.dataset}")
     return ResolvedRecipe(named, path, "; ".join(notes))
 
 

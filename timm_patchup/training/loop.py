@@ -304,7 +304,7 @@ class Trainer:
     # Checkpoints
 
     def _save(self) -> None:
-        """Write a checkpoint; a collective call, of which the main process writes.
+        """Write a checkpoint; a collective call, in which the main process writes.
 
         Raises:
             NonFinite: the last update ruined the weights, which no loss has shown yet.

@@ -98,7 +98,7 @@ def _read_checkpoint(trainer: Trainer, folder: RunFolder, path: Path | None) -> 
         if stored_recipe(checkpoint.state["recipe"]).differences(trainer.recipe):
             raise CheckpointError(f"{checkpoint.path.name} has another recipe than {folder.path}/recipe.yaml")
         if checkpoint.state["data"] != trainer.data.fingerprint:
-            raise UserError("the data differs from that of the run: give the data_dir (--data-dir) it was started with")
+            raise UserError("this is not the data of the run: give the data_dir (--data-dir) it was started with")
     return checkpoint
 
 
@@ -113,7 +113,7 @@ def _require_run_state(checkpoint: Checkpoint) -> None:
         if min(position["epoch"], position["update"], position["total"]) < 0:
             raise UserError("state.pt: its position is negative")
         if len(position) > len(POSITION) or position["best_file"] != checkpoint.best:
-            raise UserError("state.pt: its position is not that of the manifest")
+            raise UserError("state.pt: its position differs from the manifest's")
     except UserError as error:
         raise CheckpointError(f"{checkpoint.path.name} is damaged: {error}") from error
 

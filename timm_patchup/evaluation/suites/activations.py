@@ -1,7 +1,7 @@
 """Magnitude of the features at each site (the paper's figures 6 and 14).
 
 The magnitude of a channel is the mean of |activation| over its map. The magnitudes of an image are sorted in descending
-order, then averaged over the test images. The paper says "sorted in descending value, and averaged over all test
+order, then averaged over the test images. The paper reads "sorted in descending value, and averaged over all test
 samples" but not whether a feature is a channel or a single position; we read it as a channel. ``--activations authors``
 is what the authors' code computes: the signed sum over the map, of the first image of each batch only, divided by the
 number of all images.

@@ -96,7 +96,7 @@ def _affine(image: Tensor, *, angle: float = 0.0, scale: float = 1.0, shear: flo
 
 
 def _affine_of_authors(image: Tensor, *, angle: float = 0.0, scale: float = 1.0, shear: float = 0.0) -> Tensor:
-    """Return an image as torchvision 0.4.2 deforms it: the matrix goes from a place of the result to its source."""
+    """Return an image as torchvision 0.4.2 deforms it: the matrix maps a place in the result to its source."""
     picture = vision.to_pil_image((image * 255.0).round().byte().cpu())
     turn, lean = radians(angle), radians(shear)
     a, b, d, e = (part / (scale * cos(lean)) for part in (cos(turn + lean), sin(turn + lean), -sin(turn), cos(turn)))

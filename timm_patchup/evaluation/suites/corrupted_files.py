@@ -87,7 +87,7 @@ def _open_matching(where: str, name: str, severity: int, like: TestImages) -> So
         clean_width, clean_height = like.stored_size
         raise DataError(
             f"corrupted images {where}: images of {name} have {size[1]} x {size[0]} pixels, "
-            f"but those of the test data {clean_height} x {clean_width}"
+            f"but the test images {clean_height} x {clean_width}"
         )
     return source
 
