@@ -19,7 +19,7 @@ from timm_patchup.training.build import build_model
 
 ROOT = Path(__file__).resolve().parents[1]
 COST, EXPECT, GOES_ON = "# Cost", "# Test error", "#     "
-# Images of the train splits; those of your own are not known.
+# Images of the train splits; the size of your own is not known.
 IMAGES = {
     "fashion_mini": 1000,
     "hfds/uoft-cs/cifar10": 50_000,

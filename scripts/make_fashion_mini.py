@@ -5,7 +5,7 @@
 
 Images are ranked by a keyed hash of their pixels, and the first of each class are selected: a stratified random choice
 that does not depend on the version of a random number generator. Rows cycle through the classes, so the first n rows
-are balanced. The bytes of PNG and parquet depend on Pillow and pyarrow; the dataset's README.md states the versions.
+are balanced. The bytes of PNG and parquet depend on Pillow and pyarrow; the dataset's README.md lists the versions.
 """
 
 import argparse

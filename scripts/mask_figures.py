@@ -1,7 +1,7 @@
 """Plot the paper's figures of masks, from what the package draws; no model and no training is needed.
 
     python scripts/mask_figures.py --figure input       # figure 7: the block mask on input images destroys them
-    python scripts/mask_figures.py --figure sampling    # figure 8: masks of PatchUp beside those of CutMix
+    python scripts/mask_figures.py --figure sampling    # figure 8: masks of PatchUp beside CutMix's
     python scripts/mask_figures.py --figure creation    # figure 9: from single features to blocks
 
 Altered places are red. Masks are drawn by ``HardPatchUp`` and ``CutMix`` themselves.

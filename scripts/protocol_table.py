@@ -124,7 +124,7 @@ PUZZLE_SETTINGS = ("prob", "n_labels", "eta", "beta", "gamma", "cell", "t_eps", 
 
 
 def _same(key: str) -> str:
-    """Return "the same" if soft PatchUp has a key as hard PatchUp has it, and its own value if not."""
+    """Return "the same" if soft and hard PatchUp have the same value of a key, and soft PatchUp's value if not."""
     return "the same" if ours(key, SOFT) == ours(key, HARD) else ours(key, SOFT)
 
 

@@ -73,7 +73,7 @@ def default_line() -> str:
 
 
 def gains_table(*studies: str) -> str:
-    """Return the gains of PatchUp in the paper beside those of our studies: error without it and with both forms."""
+    """Return the gains of PatchUp in the paper and in our studies: error without it and with both forms."""
     body = [["data and network", "whose", "none", "hard PatchUp", "soft PatchUp"]]
     for (label, benchmark), title in PAPER.items():
         entries = paper_tables()[label]["entries"]

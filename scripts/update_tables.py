@@ -4,7 +4,7 @@
     python scripts/update_tables.py --check    # only list the files that are out of date
 
 A table is between ``<!-- table:NAME -->`` and ``<!-- /table -->``. ``settings:METHOD`` has the settings of a method,
-``patchup`` those of hard and soft side by side, ``keys`` the keys of a recipe, ``benchmarks`` the benchmarks,
+``patchup`` the settings of hard and soft side by side, ``keys`` the keys of a recipe, ``benchmarks`` the benchmarks,
 ``protocol`` the paper, the authors' code and ours (``protocol_table.py``). ``study:NAME`` and ``cost:NAME`` are the
 results of a study and what they cost, ``gains`` the paper's gains beside ours, ``default`` what the default run ends at
 (``results_tables.py``). The headers of the benchmarks have their cost and the numbers to expect

@@ -63,7 +63,7 @@ class SiteError(UserError):
         super().__init__(self._line(f"sites={list(usable)}"))
 
     def for_caller(self, name: str) -> str:
-        """Return the line in the words of a caller who gives sites by this name, that of a key or a flag."""
+        """Return the line in the words of a caller who gives sites by this name, a key or a flag."""
         return self._line(f"{name} {' '.join(self.usable)}")
 
     def _line(self, call: str) -> str:

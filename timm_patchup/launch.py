@@ -174,7 +174,7 @@ def _add_recipe(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 
 def _configure(namespace: argparse.Namespace, defaults: dict[str, Any]) -> None:
-    """Configure the plugin as the flags ask; ``defaults`` are those of a recipe or a file, which flags override."""
+    """Configure the plugin as the flags ask; ``defaults`` come from a recipe or a file, and flags override them."""
     if not namespace.mix:
         raise UserError(f"--mix or --recipe is missing: choose a method from {', '.join(list_methods())}")
     flags = {key: getattr(namespace, key) for key in defaults if getattr(namespace, key) != defaults[key]}
@@ -188,7 +188,7 @@ def _configure(namespace: argparse.Namespace, defaults: dict[str, Any]) -> None:
         if plugin.is_configured() and getattr(namespace, key, None):
             names = " ".join(recipe.methods)
             raise UserError(f"--{key.replace('_', '-')} cannot be combined with --mix {names}: {why}")
-    # Defaults are written out, too: args.yaml then states all that was used, even if a later version changes them.
+    # Defaults are written out, too: args.yaml then records all that was used, even if a later version changes them.
     resolved = recipe.to_dict()
     for key in defaults:
         setattr(namespace, key, resolved.get(key))

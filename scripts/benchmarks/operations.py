@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from timm_patchup.core.functional import grow_blocks, kept_fraction, like_memory, seed_rate
-from timm_patchup.core.hooks import indices_of_graph, mask_of_graph
+from timm_patchup.core.hooks import indices_for_graph, mask_for_graph
 from timm_patchup.core.sampling import bernoulli, beta
 
 GAMMA, BLOCK, ALPHA = 0.5, 7, 2.0
@@ -40,7 +40,7 @@ def patchup(x: Tensor, mode: str, generator: torch.Generator, mix: Callable[...,
     """What the mixer does at a hidden site: draw the mask and lam, then mix."""
     changed, partner, inverse = draw(x, generator)
     lam = torch.full((), beta(ALPHA, generator)) if mode == "soft" else None
-    return mix(x, mask_of_graph(changed), partner, lam=lam, inverse=inverse)
+    return mix(x, mask_for_graph(changed), partner, lam=lam, inverse=inverse)
 
 
 def draw(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
@@ -48,7 +48,7 @@ def draw(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]
     rate = seed_rate(GAMMA, BLOCK, x.shape[2], x.shape[3])
     changed = like_memory(grow_blocks(bernoulli((1, *x.shape[1:]), rate, generator, x.device), BLOCK), x)
     kept_fraction(changed)
-    partner, inverse = indices_of_graph(torch.randperm(len(x), generator=generator))
+    partner, inverse = indices_for_graph(torch.randperm(len(x), generator=generator))
     return changed, partner, inverse
 
 

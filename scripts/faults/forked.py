@@ -1,6 +1,6 @@
 """Commands of the package in forks of this process, which has everything imported, so that a trial takes seconds.
 
-A command has a session of its own, like one that a shell with job control started. Its output goes to pipes, which no
+A command has its own session, like one that a shell with job control started. Its output goes to pipes, which no
 full disk affects.
 """
 

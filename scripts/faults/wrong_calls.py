@@ -1,4 +1,4 @@
-"""Calls that are wrong, each in one way: every key and setting with values that are none of its own, and the rest."""
+"""Calls that are wrong, each in one way: every key and setting with values that it does not take, and the rest."""
 
 from timm_patchup.core.method import list_methods, method_settings
 from timm_patchup.core.settings import settings_of

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.support.expectations import expected_features
 from timm_patchup.core.functional import erase_features, mix_features
-from timm_patchup.core.hooks import indices_of_graph, mask_of_graph
+from timm_patchup.core.hooks import indices_for_graph, mask_for_graph
 
 from .functional_cases import BRANCHES, LAMS, SEEDS, SIDES, in_branch, make_batch, plain_mix
 
@@ -82,8 +82,8 @@ def test_compiled_is_the_papers(as_bytes: bool, masks: int, lam: float | None, b
     torch._dynamo.reset()
     x, changed, partner = make_batch(9, (3, 2, 3, 4), masks=masks)
     weight = None if lam is None else torch.tensor(lam)
-    mask = mask_of_graph(changed) if as_bytes else changed
-    own_partner, inverse = indices_of_graph(partner)
+    mask = mask_for_graph(changed) if as_bytes else changed
+    own_partner, inverse = indices_for_graph(partner)
     graphs: list[str] = []
 
     def remember(graph: torch.fx.GraphModule, example: list[Tensor]) -> Callable[..., object]:
@@ -150,10 +150,10 @@ def test_vmap_takes_a_mask_for_each_but_one_partner_for_all() -> None:
 def test_a_mask_of_bytes_is_the_same_mask(masks: int, lam: float | None) -> None:
     x, changed, partner = make_batch(12, (3, 2, 3, 4), masks=masks)
     scale = torch.tensor(1.5)
-    mixed = mix_features(x, mask_of_graph(changed), partner, lam=lam)
+    mixed = mix_features(x, mask_for_graph(changed), partner, lam=lam)
     assert torch.equal(mixed, mix_features(x, changed, partner, lam=lam))
-    erased = erase_features(x, mask_of_graph(changed), scale=scale)
+    erased = erase_features(x, mask_for_graph(changed), scale=scale)
     assert torch.equal(erased, erase_features(x, changed, scale=scale))
     compiled = torch.compile(erase_features, backend="aot_eager", fullgraph=True)
-    assert torch.equal(compiled(x, mask_of_graph(changed), scale=scale), erased)
-    assert mask_of_graph(changed).data_ptr() == changed.data_ptr(), "no copy"
+    assert torch.equal(compiled(x, mask_for_graph(changed), scale=scale), erased)
+    assert mask_for_graph(changed).data_ptr() == changed.data_ptr(), "no copy"

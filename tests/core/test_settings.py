@@ -7,7 +7,16 @@ import pytest
 from torch import nn
 
 from timm_patchup import PatchUp
-from timm_patchup.core.settings import Checked, Setting, check_value, on, plain, raise_together, setting, settings_of
+from timm_patchup.core.settings import (
+    CheckedSettings,
+    Setting,
+    check_value,
+    on,
+    plain,
+    raise_together,
+    setting,
+    settings_of,
+)
 from timm_patchup.errors import UserError, WrongType
 
 INF, NAN = float("inf"), float("nan")
@@ -139,11 +148,11 @@ def test_text_is_no_number_in_code(value: str, model: nn.Module) -> None:
         PatchUp(model, gamma=value)
 
 
-# Checked dataclasses
+# Dataclasses that check their settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Example(Checked):
+class Example(CheckedSettings):
     """Three settings, of which two must agree, and a field that is none."""
 
     rate: float = setting(0.5, "a rate", low=0, high=1)
@@ -205,7 +214,7 @@ def test_one_problem_keeps_its_type() -> None:
 
 def test_lists_are_not_shared_between_instances() -> None:
     @dataclass(frozen=True, kw_only=True)
-    class WithList(Checked):
+    class WithList(CheckedSettings):
         values: list[int] = setting([1, 2], "some values")
 
     first, second = WithList(), WithList()

@@ -206,7 +206,7 @@ def _deeper(folder: Path) -> None:
         (_nothing, "contains no images in a known layout: expected train/CLASS/"),
         (_text_only, "no column has images, there is only text: is this the folder of your images"),
         (_no_train, r"no split to train on among val, test: name it with train_split"),
-        (_deeper, r"has no images of its own, but photos/ has train/, test/: give "),
+        (_deeper, r"has no images itself, but photos/ has train/, test/: give "),
     ],
 )
 def test_folders_that_cannot_be_trained_on(tmp_path: Path, damage: object, message: str) -> None:

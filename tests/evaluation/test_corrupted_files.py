@@ -16,7 +16,7 @@ from tests.evaluation.evaluating import make_context, trained, with_options
 from timm_patchup.errors import DataError
 from timm_patchup.evaluation.images import TestImages
 from timm_patchup.evaluation.suites import corruptions
-from timm_patchup.evaluation.suites.corrupted_files import ArraySource, check_corrupted, open_corrupted
+from timm_patchup.evaluation.suites.corrupted_files import ArraySource, open_corrupted, require_corrupted
 from timm_patchup.evaluation.suites.corruptions import CORRUPTIONS
 from timm_patchup.recipe.data_names import load_data_spec
 from timm_patchup.recipe.parts import ImageSpec
@@ -69,7 +69,7 @@ def pixels_of(images: TestImages) -> torch.Tensor:
 def test_arrays_concatenate_the_severities(tmp_path: Path) -> None:
     for folder, labels in (("long", None), ("short", np.arange(COUNT) % 10)):
         write_arrays(tmp_path / folder, labels=labels)
-        check_corrupted(str(tmp_path / folder), CORRUPTIONS, like=clean())
+        require_corrupted(str(tmp_path / folder), CORRUPTIONS, like=clean())
         for severity in range(1, 6):
             opened = open_corrupted(str(tmp_path / folder), "fog", severity, like=clean())
             assert (pixels_of(opened) == severity).all()
@@ -81,7 +81,7 @@ def test_archives_unpacked_into_separate_folders(tmp_path: Path) -> None:
     for group, names in GROUPS.items():
         write_folders(tmp_path / "ImageNet-C" / group, names, classes=classes)
     where = str(tmp_path / "ImageNet-C")
-    check_corrupted(where, CORRUPTIONS, like=clean())
+    require_corrupted(where, CORRUPTIONS, like=clean())
     opened = open_corrupted(where, "frost", 4, like=clean())
     assert (pixels_of(opened)[:, 0] == 4).all()
     assert opened.labels.tolist() == list(range(10))
@@ -120,16 +120,14 @@ def test_cropped_images_are_not_cropped_again(tmp_path: Path) -> None:
 def test_mismatches_are_one_line_each(tmp_path: Path) -> None:
     def error_line(folder: Path, **keys: object) -> str:
         with pytest.raises(DataError) as caught:
-            check_corrupted(str(folder), CORRUPTIONS, like=clean(**keys))  # type: ignore[arg-type]
+            require_corrupted(str(folder), CORRUPTIONS, like=clean(**keys))  # type: ignore[arg-type]
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
     arrays = write_arrays(tmp_path / "arrays")
-    check_corrupted(str(arrays), CORRUPTIONS, like=clean(size=28))  # the model takes 32
+    require_corrupted(str(arrays), CORRUPTIONS, like=clean(size=28))  # the model takes 32
     larger = write_arrays(tmp_path / "larger", size=64)
-    assert "images of gaussian_noise have 64 x 64 pixels, but those of the test data 28 x 28" in error_line(
-        larger, size=28
-    )
+    assert "images of gaussian_noise have 64 x 64 pixels, but the test images 28 x 28" in error_line(larger, size=28)
     np.save(arrays / "labels.npy", np.arange(5 * COUNT))
     assert "gaussian_noise has 20 classes, but the test data has 10" in error_line(arrays)
     np.save(arrays / "labels.npy", np.zeros(7, dtype=int))

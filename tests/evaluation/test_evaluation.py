@@ -19,7 +19,7 @@ from tests.support.datasets_on_disk import write_parquet
 from tests.support.paths import ROOT
 from tests.support.training import TWO_PROCESSES, environment
 from timm_patchup.evaluation import suites
-from timm_patchup.evaluation.context import EvalContext, Measured
+from timm_patchup.evaluation.context import EvalContext, Measurement
 from timm_patchup.evaluation.results import Results
 from timm_patchup.evaluation.rows import make_rows
 from timm_patchup.evaluation.suites import clean
@@ -86,7 +86,7 @@ def test_pages_show_the_numbers_and_are_self_contained(report: Path) -> None:
 def test_results_are_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
 
-    def counted(context: EvalContext) -> Measured:
+    def counted(context: EvalContext) -> Measurement:
         measured.append(context.model.name)
         return clean.measure(context)
 
@@ -110,7 +110,7 @@ def test_results_are_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_interrupted_evaluation_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(context: EvalContext) -> Measured:
+    def interrupted(context: EvalContext) -> Measurement:
         raise KeyboardInterrupt
 
     call = ["--model", trained(), "--suite", "clean,fgsm", "--limit", 40, "--output", tmp_path]

@@ -15,7 +15,7 @@ from PIL import Image
 from torchvision.transforms import RandomAffine
 
 from timm_patchup.errors import UserError
-from timm_patchup.evaluation.context import EvalContext, Measured
+from timm_patchup.evaluation.context import EvalContext, Measurement
 from timm_patchup.evaluation.images import TestImages
 from timm_patchup.evaluation.results import Results
 from timm_patchup.evaluation.rows import ResultRow
@@ -120,7 +120,7 @@ def test_results_with_the_reversed_scale_are_not_reused(context: EvalContext, tm
     """Until 0.6 shrank the image, results.json recorded the opposite direction."""
     now, results = affine.settings(context), Results(tmp_path, {})
     before = now | {"scale": "the view is so many times the image; below 1 zooms in"}
-    results.add("affine", context.model, Measured({"scale 0.6": 50.0}), seed=0, settings=before)
+    results.add("affine", context.model, Measurement({"scale 0.6": 50.0}), seed=0, settings=before)
     assert results.has("affine", context.model, seed=0, settings=before)
     assert not results.has("affine", context.model, seed=0, settings=now)
 

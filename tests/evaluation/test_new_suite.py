@@ -9,7 +9,7 @@ import pytest
 
 from timm_patchup.errors import UserError
 from timm_patchup.evaluation import suites
-from timm_patchup.evaluation.context import EvalContext, Measured
+from timm_patchup.evaluation.context import EvalContext, Measurement
 from timm_patchup.evaluation.rows import ResultRow
 from timm_patchup.evaluation.suite import Extra, Option, OptionValues, Suite
 from timm_patchup.evaluation.suites import SUITES, option_values
@@ -24,9 +24,9 @@ def settings(context: EvalContext) -> dict[str, Any]:
     return {"level": context.options["level"]}
 
 
-def measure(context: EvalContext) -> Measured:
+def measure(context: EvalContext) -> Measurement:
     error, count = context.count_errors("brightness", lambda images, rows: images * context.options["level"] / 10)
-    return Measured({"error": error}, count=count)
+    return Measurement({"error": error}, count=count)
 
 
 def figure(rows: Sequence[ResultRow]) -> Figure:

@@ -250,7 +250,7 @@ def test_the_card_shows_the_evaluation_of_these_weights(tmp_path: Path) -> None:
     trained = load_file(run.path / "model.safetensors")
     save_file({name: value + 1 for name, value in trained.items()}, run.path / "model.safetensors")
     with pytest.raises(
-        HubError, match=r"report is a report on other weights than those of the run: remove it, or run python -m"
+        HubError, match=r"report is a report on other weights than the run's: remove it, or run python -m"
     ):
         export(run.path, tmp_path / "out")
     assert ModelCard.load(out / "README.md").text == text, "the earlier export is unchanged"

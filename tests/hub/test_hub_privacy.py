@@ -12,7 +12,7 @@ from PIL.PngImagePlugin import PngInfo
 from tests.hub.hub_runs import FILES, make_run, names_in
 from timm_patchup.hub import export
 from timm_patchup.recipe import load_recipe
-from timm_patchup.system.privacy import Private, without_comments
+from timm_patchup.system.privacy import PrivateWords, without_comments
 
 TELLING = {
     "HF_TOKEN": "hf_TellingTellingTelling1234567",
@@ -65,9 +65,10 @@ def test_nothing_private_is_in_any_file(tmp_path: Path, monkeypatch: pytest.Monk
 def test_cleaning_keeps_public_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "test")
     kept = 'T-shirt/top, 8/255, https://huggingface.co/a/b, "test": 1, a/b/c, </svg>, path/to/train.py, and/or'
-    assert Private(known=frozenset({"test"})).clean(kept) == kept
-    assert Private().clean("by test") == "by NAME"
-    assert Private().clean("in '/data/me/x.png', C:\\Users\\me\\x ~/me/x") == "in 'LOCAL_PATH', LOCAL_PATH LOCAL_PATH"
+    assert PrivateWords(known=frozenset({"test"})).clean(kept) == kept
+    assert PrivateWords().clean("by test") == "by NAME"
+    paths = "in '/data/me/x.png', C:\\Users\\me\\x ~/me/x"
+    assert PrivateWords().clean(paths) == "in 'LOCAL_PATH', LOCAL_PATH LOCAL_PATH"
 
 
 PATHS = [
@@ -118,7 +119,7 @@ PUBLIC = [
 
 @pytest.mark.parametrize("path", PATHS)
 def test_paths_are_cleaned_wherever_they_are(path: str) -> None:
-    private = Private()
+    private = PrivateWords()
     for before, after in (("", ""), ("see ", " here"), ("(", ")"), ("data=", ", next"), ('"', '"'), ("`", "`.")):
         assert private.clean(f"{before}{path}{after}") == f"{before}LOCAL_PATH{after}"
     assert private.clean_values({"data": [path]}) == {"data": ["LOCAL_PATH"]}
@@ -126,13 +127,13 @@ def test_paths_are_cleaned_wherever_they_are(path: str) -> None:
 
 @pytest.mark.parametrize("path", QUOTED)
 def test_paths_with_spaces_are_cleaned_in_quotes_and_as_values(path: str) -> None:
-    assert Private().clean(f"from '{path}' here") == "from 'LOCAL_PATH' here"
-    assert Private().clean_values([path]) == ["LOCAL_PATH"]
+    assert PrivateWords().clean(f"from '{path}' here") == "from 'LOCAL_PATH' here"
+    assert PrivateWords().clean_values([path]) == ["LOCAL_PATH"]
 
 
 @pytest.mark.parametrize("token", TOKENS)
 def test_tokens_are_known_by_their_form(token: str) -> None:
-    private = Private()
+    private = PrivateWords()
     for before, after in (("", ""), ("token=", "\n"), ("'", "'"), ("https://x:", "@github.com")):
         assert private.clean(f"{before}{token}{after}") == f"{before}TOKEN{after}"
         assert private.secret_in(f"{before}{token}{after}".encode())
@@ -141,7 +142,7 @@ def test_tokens_are_known_by_their_form(token: str) -> None:
 
 @pytest.mark.parametrize("text", PUBLIC)
 def test_what_is_nobodys_secret_stays_readable(text: str) -> None:
-    private = Private()
+    private = PrivateWords()
     assert private.clean(text) == text
     assert private.clean_values([text]) == [text]
     assert not private.found_in(text.encode())

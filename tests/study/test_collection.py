@@ -12,7 +12,7 @@ from timm_patchup.evaluation.suites import SUITES
 from timm_patchup.recipe import load_recipe
 from timm_patchup.runs.folder import RunFolder
 from timm_patchup.study import load_study
-from timm_patchup.study.collect import StudyRow, check_finished, collect, is_done
+from timm_patchup.study.collect import StudyRow, collect, is_done, refuse_other_runs
 from timm_patchup.study.csv_files import results_csv
 from timm_patchup.study.figures import plot_points
 from timm_patchup.study.options import StudyOptions
@@ -147,9 +147,9 @@ def test_runs_with_other_flags_are_refused(tmp_path: Path) -> None:
     study = load_study("fashion_mini")
     run = study.runs(1)[0]
     finish(tmp_path, run, StudyOptions(tmp_path, limit=100), error=1.0)
-    check_finished(study, [run], StudyOptions(tmp_path, limit=100))
+    refuse_other_runs(study, [run], StudyOptions(tmp_path, limit=100))
     with pytest.raises(UserError, match="was run with limit 100, got None"):
-        check_finished(study, [run], StudyOptions(tmp_path))
+        refuse_other_runs(study, [run], StudyOptions(tmp_path))
 
 
 def test_runs_on_images_of_other_classes_can_be_resumed(tmp_path: Path) -> None:
@@ -161,9 +161,9 @@ def test_runs_on_images_of_other_classes_can_be_resumed(tmp_path: Path) -> None:
     own = {"data_dir": tmp_path / "photos", "overrides": {"num_classes": 3}}
     recorded = resolve(load_recipe(run.condition.recipe, {"num_classes": 3}), tmp_path / "photos").recipe
     RunFolder(tmp_path / "runs" / run.name).begin(recorded, run.name)
-    check_finished(study, [run], StudyOptions(tmp_path, **own))
+    refuse_other_runs(study, [run], StudyOptions(tmp_path, **own))
     with pytest.raises(UserError, match="was run with dataset 'photos', got 'other'"):
-        check_finished(study, [run], StudyOptions(tmp_path, **{**own, "data_dir": tmp_path / "other"}))
+        refuse_other_runs(study, [run], StudyOptions(tmp_path, **{**own, "data_dir": tmp_path / "other"}))
 
 
 def test_figures_with_and_without_values() -> None:

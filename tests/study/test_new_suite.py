@@ -14,7 +14,7 @@ from tests.support.paths import ROOT
 from tests.support.training import train_here
 from timm_patchup.errors import UserError
 from timm_patchup.evaluation import suites
-from timm_patchup.evaluation.context import EvalContext, Measured
+from timm_patchup.evaluation.context import EvalContext, Measurement
 from timm_patchup.evaluation.suite import Option, OptionValues, Suite
 from timm_patchup.report.numbers import Metric
 from timm_patchup.study import load_study
@@ -27,13 +27,13 @@ def settings(context: EvalContext) -> dict[str, Any]:
     return {"offset": context.options["offset"]}
 
 
-def measure(context: EvalContext) -> Measured:
+def measure(context: EvalContext) -> Measurement:
     values: dict[str, float | None] = {}
     count = 0
     for gain in GAINS:
         error, count = context.count_errors("darker", lambda images, rows, gain=gain: images * float(gain))
         values[gain] = 100.0 - error + context.options["offset"]  # a trace of the option
-    return Measured(values, count=count)
+    return Measurement(values, count=count)
 
 
 def check_options(options: OptionValues, models: object) -> None:

@@ -82,7 +82,7 @@ def run_command(
     Args:
         name: name of the command, the start of each line.
         work: takes the words of the command line and returns the exit code.
-        argv: the words; None for those of this process. With ``--debug`` among them tracebacks are printed.
+        argv: the words; None for the arguments of this process. With ``--debug`` among them tracebacks are printed.
         on_interrupt: the line for Ctrl-C.
         on_file_error: the next step if a file cannot be written or accessed.
     """
@@ -112,7 +112,7 @@ def _leave_group() -> None:
 
 
 def report(name: str, error: Exception, *, on_file_error: str = "") -> int:
-    """Print the lines of an error and return its exit code; the arguments are those of ``run_command``."""
+    """Print the lines of an error and return its exit code; the arguments are the same as in ``run_command``."""
     # A wrong call is found by all processes alike.
     everywhere = not isinstance(error, UserError) or bool(error.one_process)
     return print_errors(name, _lines(error, on_file_error), _exit_code(error), everywhere=everywhere)

@@ -1,6 +1,6 @@
 """A recipe as arguments of timm's own train.py, for ``timm-patchup path/to/train.py --recipe NAME``.
 
-What the script cannot do is reported, never dropped in silence.
+What the script cannot do is reported, never dropped silently.
 """
 
 from collections.abc import Collection
@@ -47,10 +47,10 @@ def for_timm(recipe: Recipe, *, known: Collection[str], num_processes: int) -> t
     Args:
         recipe: the recipe.
         known: the keys of timm's parser.
-        num_processes: timm's batch size is that of one process.
+        num_processes: timm's batch size is per process.
 
     Raises:
-        UserError: keys that follow from one's own images, a batch that cannot be divided, or a loss that timm's
+        UserError: keys that follow from the user's images, a batch that cannot be divided, or a loss that timm's
             script does not have.
     """
     if recipe.unresolved:

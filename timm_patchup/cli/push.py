@@ -11,7 +11,7 @@ from ..system.output import say
 from .command import Parser, run_command
 
 COMMAND = "push_to_hub.py"
-EXPORT = "hub"  # folder of the export, in that of the run
+EXPORT = "hub"  # folder of the export, in the folder of the run
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -43,7 +43,9 @@ def make_parser() -> Parser:
     target.add_argument("--overwrite", action="store_true", help="replace files of the repository")
     exporting = parser.add_argument_group("export")
     exporting.add_argument(
-        "--license", metavar="ID", help="license of the weights (default: that of the pretrained ones, or apache-2.0)"
+        "--license",
+        metavar="ID",
+        help="license of the weights (default: the pretrained weights', or apache-2.0)",
     )
     exporting.add_argument("--dry-run", action="store_true", help="export, list the files and push nothing")
     return parser

@@ -57,7 +57,7 @@ def add_mix_flags(group: Any, *, methods: Mapping[str, Mapping[str, Any]] | None
         **common: more arguments for argparse, for every flag.
     """
     default = f" (default: {' '.join(methods)})" if methods else ""
-    text = f"method, or several, of which one is chosen per batch: {', '.join(list_methods())}{default}"
+    text = f"method, or several, one of which is chosen per batch: {', '.join(list_methods())}{default}"
     group.add_argument("--mix", nargs="+", metavar="NAME", help=text, **common)
     weights = settings_of(Recipe)["mix_weights"]
     _add(group, weights, f"{weights.help} (default: equal)", **common)

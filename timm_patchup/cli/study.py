@@ -10,14 +10,14 @@ from pathlib import Path
 from ..errors import UserError
 from ..evaluation.suites import SUITES, study_options, suite_problems
 from ..runs.folder import RunFolder
-from ..study.collect import StudyRow, check_finished, collect, damaged_runs, is_done, seed_rows
+from ..study.collect import StudyRow, collect, damaged_runs, is_done, refuse_other_runs, seed_rows
 from ..study.comparisons import comparisons
 from ..study.csv_files import comparisons_csv, results_csv
 from ..study.definition import Run, Study, list_studies, load_study
 from ..study.figures import study_figures
 from ..study.options import StudyOptions, run_recipe
 from ..study.page import results_page, results_table
-from ..study.paper import check_tables
+from ..study.paper import require_tables
 from ..study.runner import Job, Runner, last_line
 from ..study.seeds import read_seeds, write_seeds
 from ..system.files import make_folder, refuse_folders, write_whole
@@ -93,7 +93,7 @@ def _main(words: list[str]) -> int:
     if problems:
         raise UserError(problems)
     study = load_study(given.study)
-    check_tables(study)
+    require_tables(study)
     options = StudyOptions(
         folder=Path(given.output) / study.name,
         limit=given.limit,
@@ -105,9 +105,9 @@ def _main(words: list[str]) -> int:
         allow_imports=given.allow_imports,
     )
     runs = study.runs(given.seeds)
-    _check_evaluation(study, options, runs_here=bool(given.jobs) and not given.dry_run)
-    _check_recipes(runs, options)
-    check_finished(study, runs, options)
+    _require_usable_evaluation(study, options, runs_here=bool(given.jobs) and not given.dry_run)
+    _refuse_invalid_recipes(runs, options)
+    refuse_other_runs(study, runs, options)
     left = [run for run in runs if not is_done(study, run, options)]
     jobs = [
         Job(run.name, commands(study, run, options, extra), options.log(run), RunFolder(options.runs / run.name).in_use)
@@ -149,7 +149,7 @@ def _problems(given: argparse.Namespace) -> list[str]:
     return problems
 
 
-def _check_evaluation(study: Study, options: StudyOptions, *, runs_here: bool) -> None:
+def _require_usable_evaluation(study: Study, options: StudyOptions, *, runs_here: bool) -> None:
     """Refuse options of other suites, values of options that cannot be used, and missing packages."""
     names, values = list(dict.fromkeys(part.suite for part in study.evaluation)), options.of_suites
     for suite in SUITES.values():
@@ -163,7 +163,7 @@ def _check_evaluation(study: Study, options: StudyOptions, *, runs_here: bool) -
         raise UserError([f"{study.name}: {problem}" for problem in problems])
 
 
-def _check_recipes(runs: Sequence[Run], options: StudyOptions) -> None:
+def _refuse_invalid_recipes(runs: Sequence[Run], options: StudyOptions) -> None:
     """Refuse a study with a run that would be refused, before the first one starts."""
     problems = []
     for run in runs:

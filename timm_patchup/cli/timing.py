@@ -1,6 +1,6 @@
 """The timing command of a study, ``python -m timm_patchup.cli.timing``.
 
-Its flags are those of the training command, so that a study can start either with the same words.
+It has the flags of the training command, so that a study can start either with the same words.
 """
 
 from collections.abc import Sequence

@@ -59,7 +59,7 @@ def make_parser(words: Sequence[str] = ()) -> Parser:
         "--protocol",
         metavar="NAME",
         default=argparse.SUPPRESS,
-        help=f"replace keys of the recipe by those of a protocol: {', '.join(list_protocols())}",
+        help=f"replace keys of the recipe by the keys of a protocol: {', '.join(list_protocols())}",
     )
     recipe.add_argument(ALLOW_IMPORTS, action="store_true", help=ALLOW_IMPORTS_HELP)
     recipe.add_argument("--list-recipes", action="store_true", help="list all recipes and exit")
@@ -71,7 +71,7 @@ def make_parser(words: Sequence[str] = ()) -> Parser:
         help="local data: the Hub's layout, or image folders train/ and val/ (default: Hub)",
     )
     run.add_argument("--output", metavar="DIR", default="output", help="folder of all runs (default: output)")
-    run.add_argument("--experiment", metavar="NAME", help="name of the run (default: that of the recipe)")
+    run.add_argument("--experiment", metavar="NAME", help="name of the run (default: the name of the recipe)")
     run.add_argument(
         "--resume",
         nargs="?",
@@ -143,7 +143,7 @@ def _problems(given: argparse.Namespace) -> list[str]:
 
 
 def _name_problems(name: str) -> list[str]:
-    """Return what keeps a name from being that of a folder."""
+    """Return why a name cannot be the name of a folder."""
     if Path(name).name != name or name == "..":
         return [f"--experiment must be a name and not a path, got {brief(name, 80)}; see --output"]
     if len(name.encode()) > _LONGEST_NAME:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from .hooks import ARMINGS, Arming, BeginHook, EndHook, SiteHook, attached_to, release
-from .sites import Site, check_module, site_module
+from .sites import Site, require_module, site_module
 
 _GRAPHS_PER_KIND = 8  # Dynamo's default for a function
 
@@ -33,10 +33,10 @@ def attach(arming: Arming, model: nn.Module, sites: Sequence[Site]) -> None:
     finalize(model, release, arming.number, ref(arming)).atexit = False
     for name, module in hooked.items():
         site_hook = SiteHook(model, arming.number, name)
-        arming.handles += [OwnForward(module), module.register_forward_hook(site_hook)]
+        arming.handles += [InstanceForward(module), module.register_forward_hook(site_hook)]
     begin, end = BeginHook(model, arming.number), EndHook(model, arming.number)
     arming.handles += [model.register_forward_pre_hook(begin, with_kwargs=True), model.register_forward_hook(end)]
-    allow_graphs(1 + len(hooked))
+    increase_recompile_limit(1 + len(hooked))
 
 
 def detach(model: nn.Module) -> None:
@@ -46,18 +46,18 @@ def detach(model: nn.Module) -> None:
         model: the model that the mixer was made for, or what compile, DDP or a larger model made of it.
 
     Example:
-        >>> PatchUp(model)
+        >>> mix = PatchUp(model)
         >>> timm_patchup.detach(model)
         >>> mix = PatchUp(model, mode="soft")
     """
-    check_module(model)
+    require_module(model)
     for number in {hook.number for hook in attached_to(model)}:
         ARMINGS[number].detach()
 
 
 def refuse_wrapped(model: nn.Module) -> None:
     """Raise TypeError if hooks would not run, or not on this module: wrapped, compiled or scripted models."""
-    check_module(model)
+    require_module(model)
     kind = type(model).__name__
     order = "make the mixer first, then compile, then wrap"
     if isinstance(model, torch.jit.ScriptModule):
@@ -68,8 +68,8 @@ def refuse_wrapped(model: nn.Module) -> None:
         raise TypeError(f"model is wrapped in {kind}: give model.module; {order}")
 
 
-class OwnForward:
-    """Gives a module a ``forward`` of its own, the same as its class's, so that torch.compile can tell it apart.
+class InstanceForward:
+    """Gives a module a ``forward`` attribute, the same as its class's, so that torch.compile can tell it apart.
 
     Dynamo keeps its graphs per class and does not guard on the absence of hooks: a graph that was made for a model
     without a mixer would also run for one with, and no hook would fire. A module's own ``forward`` it does guard on.
@@ -85,24 +85,24 @@ class OwnForward:
         if module is not None and self._forward is not None and vars(module).get("forward") is self._forward():
             vars(module).pop("forward", None)
 
-    def __reduce__(self) -> tuple[type["OwnForward"], tuple[()]]:
+    def __reduce__(self) -> tuple[type["InstanceForward"], tuple[()]]:
         return type(self), ()  # a copy of a mixer is attached to nothing
 
 
-def allow_graphs(kinds: int) -> None:
-    """Let Dynamo make as many graphs of each kind, a site or none, as it makes of a model without hooks.
+def increase_recompile_limit(kinds: int) -> None:
+    """Let Dynamo make as many graphs for each site, and for none, as for a model without hooks.
 
     Beyond its limit it runs a model uncompiled, which is slow and easily missed: the default of 8 is reached by one
     model with three sites, train and eval mode and two sizes of image. Each model with a mixer has its own graphs.
 
     The limit is raised for the process, because Dynamo reads it while it compiles, inside the model's forward pass,
-    where a mixer has no say. A limit for one model is up to the caller: ``torch.compile(model, recompile_limit=...)``
-    takes precedence in the torch releases that have it.
+    where a mixer cannot set it. A limit for one model is up to the caller: ``recompile_limit=...`` of
+    ``torch.compile`` takes precedence in the torch releases that have it.
     """
     config = torch._dynamo.config
     name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"  # its name before torch 2.6
     setattr(config, name, max(getattr(config, name), _GRAPHS_PER_KIND * kinds * len(ARMINGS)))
     if torch.__version__.startswith("2.4."):
-        # The default from 2.5 on. Without it, a tensor that is reached through a module, as those of a hook are, is a
+        # The default from 2.5 on. Without it, a tensor that is reached through a module, as a hook's tensors are, is a
         # constant of the graph, and every draw makes a new graph.
         config.inline_inbuilt_nn_modules = True

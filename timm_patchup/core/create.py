@@ -62,7 +62,7 @@ def create_mixer(
     num_splits: int = 1,
     **settings: Any,
 ) -> Mixer:
-    """Make a mixer for a model from the name of a method, or from those of several.
+    """Make a mixer for a model from the name of a method, or from several names.
 
     Args:
         name: one of ``list_methods()`` or ``"package.module:Name"``, which is imported; or a list of them, of which
@@ -74,7 +74,7 @@ def create_mixer(
         schedule: what changes from epoch to epoch.
         num_splits: number of augmentation splits in a batch, as for ``Mixer``.
         **settings: settings that differ from the method's defaults. Of several methods, each that has a setting takes
-            it; those of one method are a mapping under its name, and ``weights`` says how often each has its turn.
+            it; the settings of one method are a mapping under its name, and ``weights`` sets how often each acts.
 
     Raises:
         UserError: unknown method or setting, or a value outside of its range.

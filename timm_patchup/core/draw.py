@@ -29,7 +29,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class DrawContext:
-    """The site and the batch for which a method draws its change, and the distributions to draw from.
+    """The site and the batch for which a method draws its change, with the distributions to draw from.
 
     Attributes:
         site: name of the site.
@@ -137,7 +137,7 @@ class Mix:
         return mix_features(features, self.changed, partner, lam=self.lam)
 
     def check(self, batch_size: int) -> None:
-        check_mask(self.changed, batch_size)
+        require_mask(self.changed, batch_size)
         if isinstance(self.lam, Tensor) and self.lam.shape != (batch_size,):
             raise UserError(f"draw.lam has shape {tuple(self.lam.shape)}, the batch needs a number or ({batch_size},)")
         for lam in self.lam.tolist() if isinstance(self.lam, Tensor) else [self.lam]:
@@ -165,7 +165,7 @@ class Erase:
         return erase_features(features, self.changed, scale=self.scale)
 
     def check(self, batch_size: int) -> None:
-        check_mask(self.changed, batch_size)
+        require_mask(self.changed, batch_size)
         if not isinstance(self.scale, Tensor) or self.scale.ndim:
             raise WrongType(f"draw.change.scale must be a 0-d tensor, got {self.scale!r}")
         check_value("draw.change.scale", self.scale.item(), float, low=0)
@@ -179,7 +179,7 @@ def _per_split(changed: Tensor, num_splits: int) -> Tensor:
     return changed if len(changed) == 1 else torch.cat([changed] * num_splits)
 
 
-def check_mask(changed: Any, batch_size: int) -> None:
+def require_mask(changed: Any, batch_size: int) -> None:
     """Raise UserError if the mask of a change made by hand does not fit a batch of this size."""
     if not isinstance(changed, Tensor) or changed.dtype is not torch.bool:
         given = changed.dtype if isinstance(changed, Tensor) else repr(changed)
@@ -342,7 +342,7 @@ def make_draw(
 
     Args:
         x: the images, (B, C, H, W).
-        method: one method, or several of which one acts.
+        method: one method, or several, one of which acts.
         site_names: the sites of each of ``method.members``.
         maps: what each site gives for images of this size.
         generator: the generator of the batch.

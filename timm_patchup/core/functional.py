@@ -144,7 +144,7 @@ def mix_features(
     lam: Tensor | float | None = None,
     inverse: Tensor | None = None,
 ) -> Tensor:
-    """Swap (hard) or interpolate (soft) the altered features of every sample with those of its partner.
+    """Swap (hard) or interpolate (soft) the altered features of every sample with its partner's.
 
     The gradient is the same operation with the inverse permutation, so backward needs the mask and the two index
     vectors (and the scalar ``lam``) and no activation at all. Dtype and memory format of ``x`` are kept.
@@ -246,7 +246,7 @@ class _Mix(torch.autograd.Function):
     ) -> tuple[Tensor, int]:
         if any(dim is not None for dim in dims[2:]):
             raise NotImplementedError("mix_features under vmap: map over x and changed; partner and lam are for all")
-        # The mapped dimension goes behind that of the samples, as one more of the features.
+        # The mapped dimension follows the batch dimension, as one more dimension of the features.
         x = x.unsqueeze(1).expand(-1, info.batch_size, *x.shape[1:]) if dims[0] is None else x.movedim(dims[0], 1)
         changed = changed.unsqueeze(1) if dims[1] is None else changed.movedim(dims[1], 1)
         lam = lam.unsqueeze(1) if lam is not None and lam.ndim else lam

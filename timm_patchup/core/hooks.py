@@ -1,6 +1,6 @@
 """The part of a mixer that is inside the model: the draw that is armed, and the hooks that apply it.
 
-A mixer's ``Arming`` turns the draw of a batch into what hooks read (``Armed``), and follows it through the forward
+A mixer's ``Arming`` turns the draw of a batch into what hooks read (``ArmedDraw``), and follows it through the forward
 pass. One hook per site applies it, two at the model note that a pass begins and ends. A hook copied with its model
 (EMA, deepcopy, pickle) is inert: only the model that a mixer was made for is altered.
 
@@ -36,19 +36,19 @@ class MaskedAlteration:
         # In the memory format of the images, which the features have, too: a mask that got it inside a compiled graph
         # would be fused into the loop over the features, and read across its rows.
         masks = zip(draw.masks(site, expanded=same_graph_inputs), draw.layouts[site])
-        self.masks = tuple(mask_of_graph(like_memory(mask, images) if layout.nchw else mask) for mask, layout in masks)
+        self.masks = tuple(mask_for_graph(like_memory(mask, images) if layout.nchw else mask) for mask, layout in masks)
         # As a tensor, lam is an input of a compiled graph; as a number it would be a new graph for each batch.
         lam, device = change.lam, draw.partner.device
         lam = lam if isinstance(lam, Tensor) else torch.full((), lam, dtype=torch.float32, device=device)
         self.lam = None if draw.swaps and not same_graph_inputs else lam
         self.scale = change.scale if isinstance(change, Erase) else None
 
-    def alter(self, features: Sequence[Tensor], armed: "Armed", site: str) -> list[Tensor]:
+    def alter(self, features: Sequence[Tensor], armed: "ArmedDraw", site: str) -> list[Tensor]:
         if len(features) != len(self.masks):
             raise _other_number(site, len(features), len(self.masks))
         return [self._alter(tensor, mask, armed, site) for tensor, mask in zip(features, self.masks)]
 
-    def _alter(self, features: Tensor, changed: Tensor, armed: "Armed", site: str) -> Tensor:
+    def _alter(self, features: Tensor, changed: Tensor, armed: "ArmedDraw", site: str) -> Tensor:
         rows = by_sample(features, len(armed.partner)) if len(features) % len(armed.partner) == 0 else features
         fits = all(size in (1, wanted) for size, wanted in zip(changed.shape[1:], rows.shape[1:]))
         if rows.shape[0] != armed.partner.shape[0] or rows.ndim != changed.ndim or not fits:
@@ -60,7 +60,7 @@ class MaskedAlteration:
         return rows if len(features) == len(armed.partner) else rows.view(features.shape)
 
 
-class OtherAlteration:
+class CustomAlteration:
     """Any other ``Change`` at one site: it is given the map (B, C, H, W) and returns it altered, in the graph.
 
     What has no place on the grid is mixed as the targets are, and stays as it is if samples are not mixed.
@@ -70,12 +70,12 @@ class OtherAlteration:
         self.change, self.layouts = _with_tensors(draw.changes[site], draw.partner.device), draw.layouts[site]
         self.own_share = _own_share(draw.changes[site]) if draw.mixes else None
 
-    def alter(self, features: Sequence[Tensor], armed: "Armed", site: str) -> list[Tensor]:
+    def alter(self, features: Sequence[Tensor], armed: "ArmedDraw", site: str) -> list[Tensor]:
         if len(features) != len(self.layouts):
             raise _other_number(site, len(features), len(self.layouts))
         return [self._alter(tensor, layout, armed, site) for tensor, layout in zip(features, self.layouts)]
 
-    def _alter(self, features: Tensor, layout: FeatureMap, armed: "Armed", site: str) -> Tensor:
+    def _alter(self, features: Tensor, layout: FeatureMap, armed: "ArmedDraw", site: str) -> Tensor:
         needed = (layout.channels, layout.height, layout.width)
         if len(features) % len(armed.partner):
             raise _other_batch(site, features, armed, needed)
@@ -99,7 +99,7 @@ class OtherAlteration:
         return altered.reshape(features.shape)
 
 
-class Armed:
+class ArmedDraw:
     """A draw as the hooks read it: tensors by site, so that torch.compile guards on the sites alone.
 
     Attributes:
@@ -110,17 +110,17 @@ class Armed:
     """
 
     def __init__(self, draw: Draw, images: Tensor, *, same_graph_inputs: bool) -> None:
-        self.alterations: dict[str, MaskedAlteration | OtherAlteration] = {}
+        self.alterations: dict[str, MaskedAlteration | CustomAlteration] = {}
         for self.site, change in draw.hidden.items():
             self.alterations[self.site] = (
                 MaskedAlteration(draw, self.site, images, same_graph_inputs=same_graph_inputs)
                 if isinstance(change, (Mix, Erase))
-                else OtherAlteration(draw, self.site)
+                else CustomAlteration(draw, self.site)
             )
         if len(self.alterations) > 1 and draw.mixes:
             names = ", ".join(self.alterations)
             raise TypeError(f"features at several sites together ({names}) cannot be mixed with a partner's")
-        self.partner, self.inverse = indices_of_graph(draw.partner)
+        self.partner, self.inverse = indices_for_graph(draw.partner)
 
 
 class Handle(Protocol):
@@ -145,14 +145,14 @@ class Arming:
         self.module_names: dict[str, str] = {}  # of the hooked module of each site
         self._images = BatchImages()
         self._paused = 0
-        self._recomputed: tuple[int, Armed | None] | None = None
+        self._recomputed: tuple[int, ArmedDraw | None] | None = None
         self._traced: set[str] | None = None  # sites in the graph that is traced; None before the first
         self.disarm()
 
     def disarm(self) -> None:
-        self.now: Armed | None = None
+        self.now: ArmedDraw | None = None
         self.state: State = "none"
-        self._armed: Armed | None = None
+        self._armed: ArmedDraw | None = None
         self._reached: set[str] | None = None  # sites that an eager forward pass reached; None outside of one
 
     def load(self, draw: Draw, images: Tensor, returned: Tensor, *, same_graph_inputs: bool = False) -> None:
@@ -168,7 +168,7 @@ class Arming:
         self.disarm()
         self._images.begin(images, returned)
         if draw.hidden:
-            self.now = self._armed = Armed(draw, images, same_graph_inputs=same_graph_inputs)
+            self.now = self._armed = ArmedDraw(draw, images, same_graph_inputs=same_graph_inputs)
             self.state = "waits"
 
     @property
@@ -243,12 +243,12 @@ class Arming:
         if self.state != "applied":
             self.state = "begun"
 
-    def in_this_pass(self) -> Armed | None:
+    def in_this_pass(self) -> ArmedDraw | None:
         """Return what is armed; inside a backward pass, what was armed in the forward pass that is recomputed."""
         task = torch._C._current_graph_task_id()  # -1 outside, as torch.utils.checkpoint asks, too
         return self._recomputed[1] if self._recomputed is not None and self._recomputed[0] == task else self.now
 
-    def reach(self, site: str, armed: Armed) -> None:
+    def reach(self, site: str, armed: ArmedDraw) -> None:
         """Note that a forward pass reached a site.
 
         Raises:
@@ -307,7 +307,7 @@ class Arming:
 
     @torch.compiler.assume_constant_result
     def state_after_graph(self, kind: type[nn.Module], site: str) -> State:
-        # Without a trace of its own it runs the graphs of the model that had its number.
+        # Without a separate trace it runs the graphs of the model that had its number.
         traced = (self.number, kind, site) in _TRACED if self._traced is None else site in self._traced
         return "in a graph" if traced else "waits"
 
@@ -454,7 +454,7 @@ def _other_number(site: str, given: int, drawn: int) -> RuntimeError:
     )
 
 
-def _other_batch(site: str, features: Tensor, armed: Armed, shape: tuple[int, ...]) -> RuntimeError:
+def _other_batch(site: str, features: Tensor, armed: ArmedDraw, shape: tuple[int, ...]) -> RuntimeError:
     return RuntimeError(
         f"features at site {site!r} have shape {tuple(features.shape)}, but the draw was made for a batch of "
         f"{armed.partner.shape[0]} with {shape}: call x, target = mix(x, target) before every training forward pass, "
@@ -474,12 +474,12 @@ def _with_tensors(change: Change, device: torch.device) -> Change:
 
 
 def _own_share(change: Change) -> Tensor:
-    """Return the weight of a sample's own label, 0-d or (B,): that of its features without a place on the grid."""
+    """Return the weight of a sample's own label, 0-d or (B,): also the weight of its features without a place."""
     return change.kept + (1.0 - change.kept) * change.lam
 
 
-def mask_of_graph(changed: Tensor) -> Tensor:
-    """Return a mask as the input of a graph: bytes for bool, the same memory; floats as they are.
+def mask_for_graph(changed: Tensor) -> Tensor:
+    """Return a mask as an input of a compiled graph: bytes for bool, the same memory; floats as they are.
 
     On the CPU, inductor reads a bool mask value by value, with a branch for each, but bytes as vectors. Inside the
     graph it is too late: the conversion would be fused into the loop over the features.
@@ -487,8 +487,8 @@ def mask_of_graph(changed: Tensor) -> Tensor:
     return changed.view(torch.uint8) if changed.dtype is torch.bool else changed
 
 
-def indices_of_graph(partner: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a permutation and its inverse, int64 (B,), as inputs of a graph: the columns of one tensor.
+def indices_for_graph(partner: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a permutation and its inverse, int64 (B,), as inputs of a compiled graph: the columns of one tensor.
 
     On the CPU, inductor can tile a loop that reads neighbours along two dimensions, as one over features and gradients
     in different memory formats does. An index vector without gaps makes the batch a third, and the loop is not

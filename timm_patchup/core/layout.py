@@ -1,4 +1,4 @@
-"""Where features are in what a module returns: the map (B, C, H, W) that methods draw for, in the model's own layout.
+"""Where features are in what a module returns: the map (B, C, H, W) that methods draw for, in the model's layout.
 
 Methods know nothing but (B, C, H, W). A module may keep that map as NCHW or NHWC, as tokens of a grid behind prefix
 tokens, in another order, with one row per patch, or return several such tensors. What has no place on the grid (class
@@ -25,7 +25,7 @@ class FeatureMap:
         height: rows of the grid; 0 if the tensor has no place on it.
         width: columns of the grid.
         nhwc: whether a map keeps its channels last.
-        prefix: None for a map; for tokens (B, N, C) how many precede those of the grid.
+        prefix: None for a map; for tokens (B, N, C) how many precede the grid.
         order: the token of each place, row by row, if tokens are not in that order.
     """
 
@@ -121,7 +121,7 @@ def features_in(output: Any) -> list[Tensor]:
 
 
 def with_features(output: Any, features: Sequence[Tensor]) -> Any:
-    """Return an output with other features in the places of its own."""
+    """Return an output with its features replaced."""
     if isinstance(output, Tensor):
         return features[0]
     rest = iter(features)
@@ -129,7 +129,7 @@ def with_features(output: Any, features: Sequence[Tensor]) -> Any:
 
 
 def by_sample(features: Tensor, batch_size: int) -> Tensor:
-    """Return features with one row per sample: TNT keeps the pixels of every patch as a row of their own."""
+    """Return features with one row per sample: TNT keeps the pixels of every patch as a separate row."""
     return features if len(features) == batch_size else features.reshape(batch_size, -1, features[0].numel())
 
 
@@ -149,8 +149,8 @@ def read_layouts(
     Args:
         output: what the module returned.
         images: (2, C, H, W).
-        channels: the number of channels that the model states, None if it states none.
-        prefixes: how many tokens may precede those of the grid, the likeliest first.
+        channels: the number of channels that the model declares, None if it declares none.
+        prefixes: how many tokens may precede the grid, the likeliest first.
         order: the token of each place, if it is known.
 
     Returns:
@@ -198,7 +198,7 @@ def _fitting(
 ) -> list[FeatureMap]:
     """Return the layouts that have the stated number of channels and the image's proportions: mostly just one.
 
-    How many tokens are a prefix may be a guess, so their grid must be that of one stride for rows and columns.
+    How many tokens are a prefix may be a guess, so their grid must come from one stride for rows and columns.
     """
     layouts: list[FeatureMap] = []
     if len(shape) == 4:

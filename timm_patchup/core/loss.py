@@ -27,7 +27,7 @@ Criterion = Callable[[Tensor, Tensor], Tensor]
 
 
 def _of_timm(*names: str) -> tuple[type[nn.Module], ...]:
-    """Return those of timm's losses that the installed release has."""
+    """Return the losses of timm that the installed release has."""
     return tuple(getattr(timm.loss, name) for name in names if hasattr(timm.loss, name))
 
 
@@ -240,7 +240,7 @@ def _require_splits(target: Tensor, num_splits: int, *, look: bool) -> None:
         )
 
 
-def check_logits(output: object) -> None:
+def require_logits(output: object) -> None:
     """Raise TypeError if the output of a model is not the tensor of its logits."""
     if not isinstance(output, Tensor):
         field = next((name for name in ("logits", "out") if isinstance(getattr(output, name, None), Tensor)), None)
@@ -331,7 +331,7 @@ class MixedBatch:
         return target is self.target or getattr(target, "_mixed_batch", None) == self.number
 
     def require(self, target: Tensor) -> None:
-        """Raise UserError if the targets of a training loss belong to another batch, or are no copy of this one's.
+        """Raise UserError if the targets of a training loss belong to another batch, or are not a copy of this one's.
 
         Values are looked at on the CPU only: on an accelerator that would wait for the device.
         """
@@ -359,7 +359,7 @@ class MixedBatch:
             )
 
     def loss(self, output: Tensor, target: Tensor, criterion: Criterion) -> Tensor:
-        """Return the loss of the batch: the objective if it was mixed, otherwise that of its targets as they came.
+        """Return the loss of the batch: the objective if it was mixed, otherwise the loss of its targets as they came.
 
         Raises:
             ValueError: output and targets differ in their classes, or a mask per sample needs a loss per sample.
@@ -369,7 +369,7 @@ class MixedBatch:
         return self.unmixed_loss(output, self.own_targets(criterion) if self.owns(target) else target, criterion)
 
     def unmixed_loss(self, output: Tensor, target: Tensor, criterion: Criterion) -> Tensor:
-        """Return the criterion's own loss of targets like those of this batch."""
+        """Return the criterion's loss of targets like this batch's."""
         return unmixed_loss(output, target, criterion, from_indices=self.from_indices)
 
     def own_targets(self, criterion: Criterion) -> Tensor:
@@ -457,7 +457,7 @@ def usable_criterion(
         TypeError: the output is not a tensor.
         ValueError: mixer and criterion both smooth labels, or differ in their splits.
     """
-    check_logits(output)
+    require_logits(output)
     criterion = cross_entropy if criterion is None else criterion
     refuse_double_smoothing(label_smoothing, criterion)
     refuse_other_splits(num_splits, criterion)

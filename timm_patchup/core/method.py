@@ -16,14 +16,14 @@ from ..errors import NoEffect, UserError, WrongType, brief, nearest, unknown
 from .draw import INPUT, Change, DrawContext
 from .functional import MethodObjective
 from .renamed import renamed
-from .settings import Checked, Setting, collecting, raise_together, setting, settings_of
+from .settings import CheckedSettings, Setting, collecting, raise_together, setting, settings_of
 
 LAM = "one lam for the batch, or one per sample"
 PAPER_SITES = (INPUT, "stem", "stage1", "stage2")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method(Checked):
+class Method(CheckedSettings):
     """Base of all methods: at the input of any model. A subclass defines ``change`` and declares its settings.
 
     Attributes:
@@ -136,7 +136,7 @@ def add_method(name: str, kind: Any) -> None:
     """Add a class to the registry; one that is registered already keeps its name and is known by this one, too.
 
     Raises:
-        WrongType: it is no method.
+        WrongType: it is not a method.
     """
     parameters = getattr(kind, "__dict__", {}).get("__dataclass_params__")
     if not (isinstance(kind, type) and issubclass(kind, Method) and parameters and parameters.frozen):

@@ -18,14 +18,14 @@ from .attach import attach, refuse_wrapped
 from .draw import Draw, make_draw
 from .hooks import Arming
 from .layout import FeatureMap
-from .loss import Criterion, MixedBatch, check_logits, read_targets, unmixed_loss, usable_criterion, was_returned
+from .loss import Criterion, MixedBatch, read_targets, require_logits, unmixed_loss, usable_criterion, was_returned
 from .method import Method
 from .probe import in_dtype_of, probe, saliency
 from .sampling import Stream
 from .schedule import Schedule
 from .settings import check_value
 from .sites import Site, resolve_sites
-from .tokens import check_readable
+from .tokens import refuse_unreadable_tokens
 
 
 class Mixer:
@@ -37,7 +37,7 @@ class Mixer:
         num_classes: number of classes; None takes ``model.num_classes``.
         label_smoothing: smoothing of the targets before they are mixed, in [0, 1).
         seed: seed of the draws; each rank draws its own.
-        schedule: what changes from epoch to epoch, which ``set_epoch`` states; None for nothing.
+        schedule: what changes from epoch to epoch, which ``set_epoch`` sets; None for nothing.
         num_splits: timm's augmentation splits: a batch holds all samples that many times, one split after the other,
             each differently augmented. All splits of a sample have one partner, mask and lam.
 
@@ -86,7 +86,7 @@ class Mixer:
         self.schedule.check(method)
         self._is_scheduled = self.schedule.is_needed
         self._epoch = None if self._is_scheduled else 0.0
-        check_readable(model, self.sites)
+        refuse_unreadable_tokens(model, self.sites)
         self.mixup_enabled = True
         self._batch: MixedBatch | None = None
         self._loss_is_due = False
@@ -166,9 +166,9 @@ class Mixer:
                 batch that was not mixed has their own loss of the targets as they came, to the last bit.
 
         Raises:
-            RuntimeError: the draw was never applied, so the loss would be that of a batch that was not mixed.
+            RuntimeError: the draw was never applied, so the loss would belong to a batch that was not mixed.
             TypeError: the output is not a tensor, or the criterion cannot be used with mixed targets.
-            ValueError: labels are smoothed by the mixer and by the criterion, the targets are not those of the last
+            ValueError: labels are smoothed by the mixer and by the criterion, the targets are not from the last
                 batch, the model has another number of classes than they, the criterion gives several losses, or the
                 model trains and no batch was mixed yet.
         """
@@ -209,7 +209,7 @@ class Mixer:
         return (output.argmax(dim=1) == mixed.argmax(dim=1)).float().mean()
 
     def two_labels(self, target: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return each sample's label, its partner's and the weight of its own, of which a target is the weighted sum.
+        """Return each sample's label, its partner's and the weight of its own; a target is their weighted sum.
 
         Args:
             target: what the last call returned.
@@ -238,17 +238,17 @@ class Mixer:
         """Look at what each site gives for images of this size, so that what cannot be mixed fails here.
 
         Args:
-            x: images like those of training, (B, C, H, W), floating point; the model is run on them once.
+            x: images like the training images, (B, C, H, W), floating point; the model is run on them once.
 
         Raises:
-            SiteError: a site gives no feature map; the message says which sites do.
+            SiteError: a site gives no feature map; the message lists the sites that do.
         """
         self._maps_for(x)
 
     def set_epoch(self, epoch: float) -> None:
         """State the epoch, counted from 0, for the schedule: at the start of each, or before every batch as a fraction.
 
-        What holds follows from it alone, so that it is no part of ``state_dict``.
+        What holds follows from it alone, so it is not part of ``state_dict``.
         """
         self._epoch = check_value("epoch", epoch, float, low=0)
 
@@ -276,8 +276,8 @@ class Mixer:
             raise RuntimeError("this mixer is detached from its model: make a new one")
         if torch.utils.data.get_worker_info() is not None:
             raise UserError(
-                "mix(x, target) was called in a worker process of a DataLoader, whose draws would be those of every "
-                "other worker and epoch: call it in the training loop, not in the dataset or collate_fn"
+                "mix(x, target) was called in a worker process of a DataLoader, whose draws would be the same in all "
+                "workers and epochs: call it in the training loop, not in the dataset or collate_fn"
             )
         self._arming.require_applied(self.model, at_loss=False)
         if self._loss_is_due and self._batch is not None:
@@ -309,7 +309,7 @@ class Mixer:
 
     @property
     def _is_off(self) -> bool:
-        """Whether batches are left as they are, whatever a draw says."""
+        """Whether batches are left as they are, whatever is drawn."""
         off = self._arming.is_paused or not self.mixup_enabled or not self.model.training
         return off or (self._is_scheduled and self.schedule.is_off(self._epoch or 0.0))
 
@@ -369,7 +369,7 @@ class Mixer:
         assert batch.images is not None
         with self.paused():
             output = self.model(in_dtype_of(self.model, batch.images))
-        check_logits(output)
+        require_logits(output)
         return batch.unmixed_loss(output, batch.own_targets(criterion), criterion)
 
     def _maps_for(self, x: Tensor) -> dict[str, tuple[FeatureMap, ...]]:

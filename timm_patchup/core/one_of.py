@@ -58,7 +58,7 @@ class OneOf(Method):
 
     @property
     def objective(self) -> MethodObjective:
-        """The objective that all methods share; a batch has that of the method whose turn it was."""
+        """The objective that all methods share; a batch has the objective of the method whose turn it was."""
         return self._shared("objective")
 
     @property
@@ -123,7 +123,7 @@ def read_methods(mix: str | Sequence[str], values: Mapping[str, Any], *, weights
 
     Args:
         mix: one of ``list_methods()``, or a list of them.
-        values: settings by name, those of one method under its name.
+        values: settings by name, the settings of one method under its name.
         weights: how often each of several methods has its turn.
         prefix: what the user writes in front of the names.
 
@@ -143,7 +143,7 @@ def read_methods(mix: str | Sequence[str], values: Mapping[str, Any], *, weights
 
 
 def split_settings(names: Sequence[str], values: Mapping[str, Any], *, prefix: str = "") -> dict[str, dict[str, Any]]:
-    """Return the settings of each method: those of its own win over those that several share.
+    """Return the settings of each method: a method's settings win over settings that several share.
 
     Raises:
         UserError: a setting that none of the methods has, or settings of another method.

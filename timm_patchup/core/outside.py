@@ -2,7 +2,7 @@
 
 Importing runs code. So ``import_methods`` is called only where the user has named the method, in a call or a flag.
 Before a method that a file names is imported, ``require_consent`` asks whether the user allows it. Recipes that are
-merely read, such as those of exports, import nothing.
+only read, such as the recipes of exports, import nothing.
 """
 
 import re

@@ -27,14 +27,14 @@ tasks_built = 0
 
 
 @dataclass(frozen=True)
-class _Configured:
+class _Configuration:
     """What every classification task is given."""
 
     method: Method
     arguments: dict[str, Any]
 
 
-_configured: _Configured | None = None
+_configured: _Configuration | None = None
 
 
 class MixSettingsError(UserError):
@@ -71,7 +71,7 @@ def register(mix: str | Sequence[str] | None = None, **settings: Any) -> None:
     check_value("num_classes", arguments.get("num_classes"), int | None, low=1)
     check_value("num_splits", arguments.get("num_splits", 1), int, low=1)
     method = None if mix is None else make_methods(mix, **settings)
-    _configured = None if method is None or mix == "none" else _Configured(method, arguments)
+    _configured = None if method is None or mix == "none" else _Configuration(method, arguments)
     setattr(timm.data, PatchUp.__name__, PatchUp)
     for kind, init in _timm_inits.items():
         kind.__init__ = _switched(init)  # type: ignore[method-assign]

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from ..errors import SiteError
 from .layout import FeatureMap, describe, is_tokens, probe_images, read_layouts
-from .loss import check_logits
+from .loss import require_logits
 from .method import INPUT
 from .sites import Site, describe_site, site_module
 from .tokens import UNKNOWN_ORDER, order_is_unknown, stated_prefix, token_order
 
-# How many tokens may precede those of the grid if a model does not state it: none, a class token, two of them.
+# How many tokens may precede the grid if a model does not declare it: none, a class token, two of them.
 _UNSTATED_PREFIXES = (0, 1, 2)
 
 
@@ -98,7 +98,7 @@ def saliency(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
         images = images.detach().requires_grad_()
         # The sum, not the mean: each sample's gradient is then as large as alone, far from underflow in half precision.
         output = model(images)
-        check_logits(output)
+        require_logits(output)
         loss = F.cross_entropy(output.float(), target, reduction="sum")
         (grad,) = torch.autograd.grad(loss, images)
     return grad.float().square().mean(1).sqrt().nan_to_num(0.0, 0.0, 0.0)

@@ -22,7 +22,7 @@ from .settings import check_value
 
 
 class Stream:
-    """A generator that is seeded anew for each batch from (seed, rank, number of the batch).
+    """A generator that is seeded for each batch from (seed, rank, number of the batch).
 
     So ranks draw differently, the state is two integers, and a checkpoint written by one rank resumes every rank
     exactly where it was.
@@ -89,7 +89,7 @@ def beta(alpha: float, generator: torch.Generator) -> float:
 
 
 def betas(count: int, alpha: float, generator: torch.Generator) -> Tensor:
-    """Sample as many independent values of Beta(alpha, alpha): float32, (count,)."""
+    """Sample ``count`` independent values of Beta(alpha, alpha): float32, (count,)."""
     concentration = torch.full((2, count), alpha + 1.0, dtype=torch.float64, device="cpu")
     gammas = torch._standard_gamma(concentration, generator=generator)
     powers = torch.rand(2, count, dtype=torch.float64, generator=generator, device="cpu").neg_().log1p_() / alpha

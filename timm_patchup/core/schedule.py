@@ -10,11 +10,11 @@ from typing import Any
 from ..errors import NoEffect, UserError
 from .method import Method
 from .one_of import OneOf
-from .settings import Checked, setting, settings_of
+from .settings import CheckedSettings, setting, settings_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule(Checked):
+class Schedule(CheckedSettings):
     """What changes from epoch to epoch, counted from 0.
 
     Args:

@@ -1,8 +1,8 @@
 """One declaration of a setting serves everything that is known of it.
 
 ``setting()`` declares a field of a dataclass with its default, help and range. From that come the check of the value
-(``Checked``), the key of a recipe, the flag with its help, the record of a run and the tables of the documentation
-(``settings_of``). Methods and recipes declare their fields here and nowhere else.
+(``CheckedSettings``), the key of a recipe, the flag with its help, the record of a run and the tables of the
+documentation (``settings_of``). Methods and recipes declare their fields with it and nowhere else.
 """
 
 import warnings
@@ -79,7 +79,7 @@ class Setting:
         return any(float in (kind, *get_args(kind)) for kind in self.types)
 
     def check(self, value: Any, *, called: str | None = None) -> Any:
-        """Return the value in the setting's own type.
+        """Return the value in the type of the setting.
 
         Args:
             value: what was given.
@@ -209,7 +209,7 @@ def settings_of(kind: type) -> dict[str, Setting]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
+class CheckedSettings:
     """Base of frozen dataclasses whose settings are checked when an instance is made.
 
     Raises:

@@ -32,7 +32,7 @@ _STEM_MODULES = (
 # What timm calls the stages if feature_info names none that exist.
 _STAGE_SERIES = ("stages.#", "stage#", "layers.#", "layer#", "blocks.#", "serial_blocks#", "encoder.blocks.#")
 # Modules listed in feature_info that features bypass, by the model's class: the head of MobileNetV5 reads its last two
-# stages, that of EfficientViM a state of every stage, the parallel blocks of CoaT its last three stages, and every cell
+# stages, EfficientViM's a state of every stage, the parallel blocks of CoaT its last three stages, and every cell
 # of the NASNets the two cells before it.
 _BYPASSED = {
     "NASNetALarge": r"cell_",
@@ -53,7 +53,7 @@ class Site:
     Attributes:
         name: what the user calls it.
         module_name: the module whose output is mixed; empty for the input.
-        channels: number of channels as feature_info states it, None if unknown.
+        channels: number of channels according to feature_info, None if unknown.
     """
 
     name: str
@@ -68,12 +68,12 @@ def list_sites(model: nn.Module) -> dict[str, str]:
         >>> list_sites(timm.create_model("resnet18"))
         {'input': '', 'stem': 'act1', 'stage1': 'layer1', 'stage2': 'layer2', 'stage3': 'layer3', 'stage4': 'layer4'}
     """
-    check_module(model)
+    require_module(model)
     return {site.name: site.module_name for site in _named_sites(model)}
 
 
-def check_module(model: object) -> None:
-    """Raise WrongType if a model is none, such as its name."""
+def require_module(model: object) -> None:
+    """Raise WrongType if a model is not a module, for example its name."""
     if not isinstance(model, nn.Module):
         raise WrongType(f"model must be an nn.Module, got {type(model).__name__}")
 
@@ -84,7 +84,7 @@ def resolve_sites(
     *,
     default: Sequence[str] = PAPER_SITES,
 ) -> list[Site]:
-    """Turn site or module names into sites; None means those of ``default`` that the model has.
+    """Turn site or module names into sites; None means all of ``default`` that the model has.
 
     Raises:
         SiteError: a name is unknown or given twice, or the model has no named sites.
@@ -190,7 +190,7 @@ def _last(model: nn.Module, name: str) -> str:
 def _cut(listed: str, modules: dict[str, nn.Module], entries: list[str]) -> str:
     """Return the outermost block around a listed module, or the module itself if it is in none.
 
-    A block has a forward of its own and holds one entry of feature_info: a residual block, say. Inside it features may
+    A block defines a forward and holds one entry of feature_info, for example a residual block. Inside it features may
     pass by on another branch; at its end all of them meet.
     """
     parts = listed.split(".")

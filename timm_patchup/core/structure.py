@@ -1,8 +1,8 @@
-"""Stages and stem of models that state no ``feature_info``: torchvision's, transformers' and a user's own.
+"""Stages and stem of models without ``feature_info``: torchvision's, transformers' and a user's own.
 
 They are read off plain structures, whatever a model wraps around them: numbered siblings (``layer1``, ``stage1``,
-``block1``), or a list called ``stages``, ``layers``, ``layer``, ``blocks`` or ``features``. Places are those of timm's
-twin of a model: stages end before the resolution falls, the stem before the first stage or pool.
+``block1``), or a list called ``stages``, ``layers``, ``layer``, ``blocks`` or ``features``. Sites are where timm
+has them in the same model: stages end before the resolution falls, the stem before the first stage or pool.
 """
 
 import re

@@ -34,9 +34,9 @@ class TaskMixing(TrainingTask):
     ``class Task(TaskMixing, LogitDistillationTask)`` student and teacher see the same mixed images.
 
     Args:
-        *args: those of the task: the model that the mixer was made for, ...
+        *args: arguments of the task: the model that the mixer was made for, ...
         mixer: the mixer; for distillation at the input only.
-        **kwargs: those of the task.
+        **kwargs: arguments of the task.
 
     Raises:
         UserError: the mixer acts inside the student, where the teacher cannot follow.
@@ -60,7 +60,7 @@ class TaskMixing(TrainingTask):
         super().__init__(*args, **kwargs)
         if not any(module is mixer.model for module in self.trainable_module.modules()):
             raise ValueError("mixer was made for another model: make it for the model given to the task")
-        multi_label = getattr(self, "multi_label", False)  # timm states it from 1.0.31 on
+        multi_label = getattr(self, "multi_label", False)  # timm sets it from 1.0.31 on
         if multi_label and mixer.label_smoothing:
             raise ValueError(
                 f"label_smoothing of the mixer ({mixer.label_smoothing}) is for one label per image: several are "
@@ -87,7 +87,7 @@ class TaskMixing(TrainingTask):
         return state if kwargs.get("ema") else {**state, "mixer": self.mixer.state_dict()}
 
     def load_task_state(self, state: dict[str, Any] | None, *args: Any, **kwargs: Any) -> None:
-        """Continue the draws where the checkpoint was written; one without this state starts them anew."""
+        """Continue the draws where the checkpoint was written; one without this state starts them again."""
         super().load_task_state(state, *args, **kwargs)
         if state and "mixer" in state and not kwargs.get("ema"):
             self.mixer.load_state_dict(state["mixer"])
@@ -118,9 +118,9 @@ class MixTask(TaskMixing, ClassificationTask):
     """Classification with a mixer: draw, forward, objective.
 
     Args:
-        *args: those of ``timm.task.ClassificationTask``: the model that the mixer was made for, the criterion, ...
+        *args: arguments of ``timm.task.ClassificationTask``: the model that the mixer was made for, the criterion, ...
         mixer: the mixer.
-        **kwargs: those of ``timm.task.ClassificationTask``.
+        **kwargs: arguments of ``timm.task.ClassificationTask``.
 
     Example:
         >>> task = MixTask(model, nn.CrossEntropyLoss(), mixer=PatchUp(model))

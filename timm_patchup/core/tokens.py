@@ -1,6 +1,7 @@
 """What is known of a model's tokens without running it: how many precede the grid, their order, and if any are dropped.
 
-``layout.py`` reads the grid from what a module returns; ``check_readable`` refuses what no run can make readable.
+``layout.py`` reads the grid from what a module returns; ``refuse_unreadable_tokens`` refuses what no run can make
+readable.
 """
 
 import re
@@ -17,7 +18,7 @@ _DROPPED = "drops different tokens of each sample in training (patch dropout): c
 UNKNOWN_ORDER = "returns tokens in an order that is known only inside the model"
 
 
-def check_readable(model: nn.Module, sites: Sequence[Site]) -> None:
+def refuse_unreadable_tokens(model: nn.Module, sites: Sequence[Site]) -> None:
     """Raise SiteError if the places of a site's tokens cannot be known, whatever the images.
 
     Patch dropout leaves other tokens of each sample; modules are registered in the order of the forward pass, so what
@@ -50,14 +51,14 @@ def order_is_unknown(model: nn.Module, site: Site) -> bool:
 
 
 def stated_prefix(model: nn.Module) -> int | None:
-    """Return how many tokens precede those of the grid, as a model states it; None if it does not."""
+    """Return how many tokens precede the grid, if a model declares it; otherwise None."""
     registers = getattr(getattr(model, "config", None), "num_register_tokens", None)
     # In transformers they follow a class token.
     return getattr(model, "num_prefix_tokens", None if registers is None else 1 + registers)
 
 
 def token_order(model: nn.Module, site: Site, output: object) -> Tensor | None:
-    """Return the token of each place if a model keeps them in another order: Hiera in that of its pooling."""
+    """Return the token of each place if a model keeps them in another order: Hiera in the order of its pooling."""
     block = re.fullmatch(r"blocks\.(\d+)", site.module_name)
     if block is None or not hasattr(model, "reroll") or not isinstance(output, Tensor):
         return None

@@ -80,7 +80,7 @@ class TrainingBatches(Sampler[list[SampleKey]]):
         epoch, start = self._epoch, self._start
         generator = torch.Generator().manual_seed(derive_seed(self.seed, 0, epoch))
         order = torch.randperm(self.num_samples, generator=generator).repeat_interleave(self.repeats)
-        # Repeats of an image have epochs of their own, so that each is augmented anew.
+        # Each repeat of an image has another epoch number, and with it another augmentation.
         epochs = range(epoch * self.repeats, (epoch + 1) * self.repeats)
         for update in range(start, self.updates):
             for micro_batch in range(self.micro_batches):

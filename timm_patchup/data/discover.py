@@ -27,7 +27,7 @@ _IMAGE_COLUMNS, _LABEL_COLUMNS = ("image", "img"), ("label", "labels", "fine_lab
 
 
 @dataclass(frozen=True)
-class Discovered:
+class DataDiscovery:
     """What was found.
 
     Attributes:
@@ -39,7 +39,7 @@ class Discovered:
     summary: str
 
 
-def discover(recipe: Recipe, data_dir: str | Path | None) -> Discovered:
+def discover(recipe: Recipe, data_dir: str | Path | None) -> DataDiscovery:
     """Find the data keys of a recipe that are ``auto``.
 
     Raises:
@@ -70,7 +70,7 @@ def discover(recipe: Recipe, data_dir: str | Path | None) -> Discovered:
         class_names = source.class_names or ()
         notes = []
     found = {name: value for name, value in keys.items() if name in recipe.unresolved}
-    return Discovered(found, "; ".join([_describe(recipe, keys | _given(recipe, keys), class_names), *notes]))
+    return DataDiscovery(found, "; ".join([_describe(recipe, keys | _given(recipe, keys), class_names), *notes]))
 
 
 def folder_name(folder: Path) -> str:
@@ -180,7 +180,7 @@ def _missing_classes(names: Sequence[str], folder: Path, keys: Mapping[str, Any]
 
 
 def _ignored_files(images: Path) -> list[str]:
-    """Return a note if there are files that are no images: they may be photos in a format that cannot be read."""
+    """Return a note if there are files that are not images: they may be photos in a format that cannot be read."""
     others = count_other_files(images)
     if not others:
         return []

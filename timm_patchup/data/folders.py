@@ -85,7 +85,7 @@ def list_split_folders(folder: Path) -> list[str]:
     below = next((name for name in _subfolders(folder) if _named_splits(folder / name)), None)
     if below is not None:
         shown = ", ".join(f"{name}/" for name in _named_splits(folder / below))
-        raise DataError(f"{folder} has no images of its own, but {below}/ has {shown}: give {folder / below}")
+        raise DataError(f"{folder} has no images itself, but {below}/ has {shown}: give {folder / below}")
     with_images = (path for path, images, _ in _walk(folder) if images)
     first = next(with_images, None)
     if first is None or _is_hub_layout(folder):
@@ -95,11 +95,12 @@ def list_split_folders(folder: Path) -> list[str]:
         return [WHOLE]
     if any(next(folder.rglob(name), None) for name in _LABEL_FILES):
         return []
-    raise DataError(f"{first} has images, but no class folders: move each to that of its class, {first / 'CLASS'}")
+    target = first / "CLASS"
+    raise DataError(f"{first} has images, but no class folders: move each to the folder of its class, {target}")
 
 
 def _named_splits(folder: Path) -> list[str]:
-    """Return the names of the splits in a folder that have class folders; unlabelled images are no split."""
+    """Return the names of the splits in a folder that have class folders; unlabelled images do not make a split."""
     return [name for name in _called_as_splits(folder) if _subfolders(folder / name)]
 
 
@@ -155,7 +156,7 @@ def _order(name: str) -> tuple[list[int | str], str]:
 
 
 def count_other_files(folder: Path) -> Counter[str]:
-    """Return how many files of a folder are ignored, because they are no images, by the ends of their names."""
+    """Return how many files of a folder are ignored, because they are not images, by the ends of their names."""
     others: Counter[str] = Counter()
     for _, _, names in _walk(folder):
         others.update(os.path.splitext(name)[1].lower() or name for name in names)

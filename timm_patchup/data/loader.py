@@ -25,7 +25,7 @@ from .folders import WHOLE, find_split_folder
 from .images import Images, open_images
 from .source import open_source, open_test, open_train
 from .splits import hold_out, hold_out_per_class, take_at_most, take_per_class, take_stratified
-from .workers import PREFETCH, Notes, Refused, WorkerDataset, one_thread
+from .workers import PREFETCH, FailedBatch, Notes, WorkerDataset, one_thread
 
 _CPU = torch.device("cpu")
 
@@ -185,7 +185,7 @@ class ImageLoader:
 
     def _finished(self, loaded: Iterator[Any]) -> Iterator[tuple[Tensor, Tensor]]:
         for batch in loaded:
-            if isinstance(batch, Refused):
+            if isinstance(batch, FailedBatch):
                 raise batch.error
             with one_thread() if self._workers else nullcontext():
                 images = self._finish(batch.pixels, batch.params)

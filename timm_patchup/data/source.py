@@ -1,7 +1,7 @@
 """Where labelled images come from: a dataset of the Hub, a local folder in the Hub's layout, or image folders.
 
 ``open_source`` returns a ``Source`` with all labels and access to single images. Missing or unsuitable data raises a
-one-line DataError that states the next step.
+one-line DataError with the next step.
 """
 
 import hashlib
@@ -80,7 +80,7 @@ def open_source(data: DataSpec, split: str, data_dir: str | Path | None = None) 
         source: Source = _open_folder(data, folder, images) if images else _open_rows(data, split, folder)
     else:
         source = _open_rows(data, split, None)
-    _check_labels(data, source, split)
+    _require_labels(data, source, split)
     return source
 
 
@@ -142,7 +142,7 @@ def name_of(where: str) -> str:
     return f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
 
 
-def _check_labels(data: DataSpec, source: Source, split: str) -> None:
+def _require_labels(data: DataSpec, source: Source, split: str) -> None:
     if len(source.labels) == 0:
         raise DataError(f"split {brief(split)} is empty")
     low, high = int(source.labels.min()), int(source.labels.max())
@@ -161,7 +161,7 @@ def _check_labels(data: DataSpec, source: Source, split: str) -> None:
 
 
 def _open_folder(data: DataSpec, folder: Path, images: Path) -> FolderSource:
-    """Open an image folder; classes are those of the training images, if these are there."""
+    """Open an image folder; the training images define the classes, if they are there."""
     train = find_split_folder(folder, data.train_split)
     return FolderSource(images, None if train in (None, images) else list_classes(train))
 

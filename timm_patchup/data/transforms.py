@@ -170,7 +170,7 @@ class EvaluationTransform:
         plain = all(isinstance(step, (Resize, CenterCrop, MaybePILToTensor)) for step in transform.transforms)
         self.needs_pil = not (plain and _resizes_alike(images, images.interpolation))
         if not self.needs_pil:
-            # Resize of transforms.v2 works on bytes, that of v1 on a float copy.
+            # Resize of transforms.v2 works on bytes, Resize of v1 on a float copy.
             transform = Compose(
                 [
                     v2.Resize(step.size, step.interpolation) if isinstance(step, Resize) else step

@@ -1,7 +1,7 @@
 """Loader processes: the memory in which they hand over batches, and what each of them is reading, so that the death of
 one can be reported with the file's name.
 
-An error that a loader process raises comes back as a value (``Refused``); what kills the process (lack of memory, a
+An error that a loader process raises comes back as a value (``FailedBatch``); what kills the process (lack of memory, a
 crash in a decoder) leaves only the note it made in shared memory before reading the sample.
 """
 
@@ -64,7 +64,7 @@ def stack_images(images: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(images)) if _own_buffers is None else _own_buffers.stack(images)
 
 
-class Refused(NamedTuple):
+class FailedBatch(NamedTuple):
     """Takes the place of a batch that cannot be loaded."""
 
     error: DataError
@@ -128,7 +128,7 @@ class WorkerDataset(Dataset):
         try:
             return self.images.__getitems__(keys)
         except DataError as error:
-            return Refused(error)
+            return FailedBatch(error)
 
 
 @contextmanager

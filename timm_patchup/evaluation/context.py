@@ -23,7 +23,7 @@ from .models import EvalModel
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """What a suite measured: single numbers, and lists of numbers for figures."""
 
     values: dict[str, float | None]

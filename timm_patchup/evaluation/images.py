@@ -66,7 +66,7 @@ class TestImages:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def check_order(self, names: Sequence[str], whose: str) -> None:
+    def require_order(self, names: Sequence[str], whose: str) -> None:
         """Raise DataError if a model has a class under another number than these images.
 
         Names that only one of them has may be another spelling: they are not compared.

@@ -105,7 +105,7 @@ def list_images(images: str | Path | Iterable[str | Path]) -> list[Path]:
 
 
 def class_names(model: EvalModel) -> list[str]:
-    """Return the names of the classes: the model's own, ImageNet's for timm's models, or numbers."""
+    """Return the names of the classes: from the model, from ImageNet for timm's models, or numbers."""
     if model.label_names is not None:
         return model.label_names
     cfg: dict[str, Any] = getattr(model.network, "pretrained_cfg", None) or {}
@@ -116,7 +116,7 @@ def class_names(model: EvalModel) -> list[str]:
     return [f"class {index}" for index in range(model.num_classes)]
 
 
-class _Opened(Source):
+class _SingleImage(Source):
     """One decoded image as a source without labels."""
 
     class_names = None
@@ -155,7 +155,7 @@ def _read(path: Path, spec: ImageSpec) -> Tensor | str:
     """
     try:
         image = convert_image(open_image(read_file(path)), "RGB")
-        return open_images(_Opened(image), np.arange(1), spec).__getitems__([(EVALUATION, 0)]).pixels
+        return open_images(_SingleImage(image), np.arange(1), spec).__getitems__([(EVALUATION, 0)]).pixels
     except FileNotFoundError:
         return "no such file"
     except OSError as error:

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import Failed, UserError, brief
 from ..system.checked import check_keys, read_json
 from ..system.files import refuse_folders, refuse_unusable_folder, write_whole
-from .context import Measured
+from .context import Measurement
 from .models import EvalModel
 
 FILE = "results.json"
@@ -74,7 +74,7 @@ class Results:
             return False
         return (entry["seed"], entry["settings"]) == (seed, json.loads(json.dumps(settings)))
 
-    def add(self, suite: str, model: EvalModel, measured: Measured, *, seed: int, settings: dict[str, Any]) -> None:
+    def add(self, suite: str, model: EvalModel, measured: Measurement, *, seed: int, settings: dict[str, Any]) -> None:
         """Store what a suite measured; results of another network or other weights under this name are removed.
 
         Raises:

@@ -105,15 +105,15 @@ def _run(
 ) -> dict[str, dict[str, Values]]:
     models = load_models(call.models)
     data = named or find_data(None, models, is_local=call.data_dir is not None)
-    _check_classes(models, data)
+    _require_same_classes(models, data)
     images = main_first(accelerator, lambda: _open_images(models, data, call))
     for model in models:
-        images[model.name].check_order(model.label_names or (), model.name)
+        images[model.name].require_order(model.label_names or (), model.name)
     first = images[models[0].name]
     header = data.test_keys() | {"samples": len(first), "fingerprint": first.fingerprint()}
     stored = Results(call.output, header, force=call.force)
     contexts = [EvalContext(model, images[model.name], accelerator, call.seed, options) for model in models]
-    _check(suites, contexts, list(dict.fromkeys([*stored.models, *(model.name for model in models)])))
+    _refuse_unusable(suites, contexts, list(dict.fromkeys([*stored.models, *(model.name for model in models)])))
     with _locked(call.output, accelerator):
         results = Results(call.output, header, force=call.force)  # another evaluation may have added to it
         accelerator.wait_for_everyone()  # every process has read results.json before it is written
@@ -142,10 +142,10 @@ def _locked(output: Path, accelerator: Accelerator) -> Iterator[None]:
 
 
 def find_data(name: str | None, models: Sequence[EvalModel], *, is_local: bool = False) -> DataSpec:
-    """Return the data to test on: that of a name, or the data that the models were trained on.
+    """Return the data to test on: named data, or the data that the models were trained on.
 
     Args:
-        name: a dataset, benchmark or recipe, None for that of the models.
+        name: a dataset, benchmark or recipe, None for the data of the models.
         models: the classifiers.
         is_local: whether the images are in a folder that the caller gave, so that no recipe can name others.
 
@@ -186,7 +186,7 @@ def _trained_on(model: EvalModel, is_local: bool) -> DataSpec | None:
     return data
 
 
-def _check_classes(models: Sequence[EvalModel], data: DataSpec) -> None:
+def _require_same_classes(models: Sequence[EvalModel], data: DataSpec) -> None:
     problems = [
         f"model {model.name} has {model.num_classes} classes, but {data.dataset} has {data.num_classes}"
         for model in models
@@ -225,7 +225,7 @@ def _fetch_test_split(data: DataSpec) -> Path | None:
         return None
 
 
-def _check(suites: Sequence[Suite], contexts: Sequence[EvalContext], models: Sequence[str]) -> None:
+def _refuse_unusable(suites: Sequence[Suite], contexts: Sequence[EvalContext], models: Sequence[str]) -> None:
     """Refuse options, models and images that a suite cannot use, before anything is measured."""
     for suite in suites:
         if suite.check_options is not None:
@@ -255,7 +255,7 @@ def _measure(suite: Suite, context: EvalContext, results: Results, show: Callabl
 
 
 def _preprocessing(images: ImageSpec) -> dict[str, Any]:
-    """Return how a model's images are prepared, as results.json states it."""
+    """Return how a model's images are prepared, as results.json records it."""
     cropped: dict[str, Any] = {"crop": "none, resized whole"}
     if images.is_cropped:
         cropped = {"crop_pct": images.crop_pct, "crop_mode": images.crop_mode}

@@ -11,7 +11,7 @@ from typing import Any
 from ..report.figures import Figure
 from ..report.numbers import Metric
 from ..report.pages import Block
-from .context import EvalContext, Measured
+from .context import EvalContext, Measurement
 from .rows import ResultRow
 
 OptionValues = Mapping[str, Any]
@@ -97,7 +97,7 @@ class Suite:
     name: str
     title: str
     unit: str = ""
-    measure: Callable[[EvalContext], Measured]
+    measure: Callable[[EvalContext], Measurement]
     settings: Callable[[EvalContext], dict[str, Any]]
     is_current: Callable[[Mapping[str, Any], OptionValues], bool] | None = None
     values: tuple[str, ...] = ()

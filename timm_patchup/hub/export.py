@@ -24,7 +24,7 @@ from ..system.checked import check_keys, read_json
 from ..system.files import checksum, remove
 from ..system.locks import LOCK, locked
 from ..system.output import say
-from ..system.privacy import Private
+from ..system.privacy import PrivateWords
 from .card import CITATION, REPORT
 from .export_files import write_files, write_text
 
@@ -38,7 +38,7 @@ def export(run_dir: str | Path, out_dir: str | Path, *, license: str | None = No
     Args:
         run_dir: the folder of a finished run.
         out_dir: the folder to write; an earlier export is replaced unless files in it were added or edited since.
-        license: license of the weights; None for that of the pretrained weights, or Apache-2.0 without any.
+        license: license of the weights; None for the license of the pretrained weights, or Apache-2.0 without any.
 
     Returns:
         The folder, which ``timm.create_model("local-dir:...", pretrained=True)`` loads.
@@ -51,7 +51,7 @@ def export(run_dir: str | Path, out_dir: str | Path, *, license: str | None = No
     """
     out, folder = Path(out_dir), RunFolder(Path(run_dir))
     if folder.state() != "finished":
-        read_finished_run(folder.path)  # says what it is instead
+        read_finished_run(folder.path)  # raises with what it is instead
     waiting = f"another process is at work in {folder.path}: waiting for it"
     with folder.locked(waiting=lambda: say(waiting, stream=sys.stderr)):
         return _export(read_finished_run(folder.path), out, license)
@@ -61,7 +61,7 @@ def _export(run: FinishedRun, out: Path, license: str | None) -> Path:
     _refuse_to_replace(out)
     model = build_trained(run.recipe, run.weights, where=str(run.path))
     _refuse_stale(run, model)
-    private = Private(folders=(run.path, out, Path.cwd()), known=_known_words(run))
+    private = PrivateWords(folders=(run.path, out, Path.cwd()), known=_known_words(run))
     place = out.absolute()  # "." has neither a name nor a parent
     place.parent.mkdir(parents=True, exist_ok=True)
     waiting = f"another process is exporting to {out}: waiting for it"
@@ -72,7 +72,7 @@ def _export(run: FinishedRun, out: Path, license: str | None) -> Path:
     return out
 
 
-def _replace(out: Path, run: FinishedRun, model: nn.Module, private: Private, license: str | None) -> None:
+def _replace(out: Path, run: FinishedRun, model: nn.Module, private: PrivateWords, license: str | None) -> None:
     """Write and check an export under a temporary name, then put it in the place of an earlier one."""
     partial = out.parent / f".partial-{out.name}"
     remove(partial)
@@ -136,7 +136,7 @@ def _refuse_stale(run: FinishedRun, model: nn.Module) -> None:
         return
     if weights_digest(model) not in evaluated:
         again = f"python -m timm_patchup.evaluation --model {run.path} --output {path.parent} --force"
-        raise HubError(f"{path.parent} is a report on other weights than those of the run: remove it, or run {again}")
+        raise HubError(f"{path.parent} is a report on other weights than the run's: remove it, or run {again}")
 
 
 def _known_words(run: FinishedRun) -> frozenset[str]:
@@ -150,7 +150,7 @@ def _known_words(run: FinishedRun) -> frozenset[str]:
     return frozenset([*plain, *parts, *re.findall(r"[a-z]+", CITATION.lower())])
 
 
-def _refuse_private(folder: Path, private: Private) -> None:
+def _refuse_private(folder: Path, private: PrivateWords) -> None:
     """Raise HubError if a file still has anything private."""
     for path in sorted(folder.rglob("*")):
         if path.is_file() and private.found_in(path.read_bytes()):

@@ -24,14 +24,14 @@ from ..report.figures import save
 from ..runs.finished import FinishedRun
 from ..runs.from_run import network_arguments
 from ..runs.weights import WEIGHTS
-from ..system.privacy import Private, without_comments
+from ..system.privacy import PrivateWords, without_comments
 from .card import REPORT, Facts, make_card
 
 DEFAULT_LICENSE = "apache-2.0"
 REPORT_SUFFIXES = (".md", ".csv", ".json", ".txt", ".svg", ".png")
 
 
-def write_files(folder: Path, run: FinishedRun, model: nn.Module, private: Private, license: str | None) -> None:
+def write_files(folder: Path, run: FinishedRun, model: nn.Module, private: PrivateWords, license: str | None) -> None:
     """Write all files of an export, cleaned of private words.
 
     Raises:
@@ -78,7 +78,7 @@ def _contiguous(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _write_config(
-    folder: Path, run: FinishedRun, model: nn.Module, private: Private, licensed: str, package: str | None
+    folder: Path, run: FinishedRun, model: nn.Module, private: PrivateWords, licensed: str, package: str | None
 ) -> dict[str, Any]:
     """Write config.json as timm does, with a section ``patchup``, and return it."""
     recipe, results = run.recipe, run.results
@@ -105,7 +105,7 @@ def _write_config(
     return config
 
 
-def _plot(folder: Path, title: str, run: FinishedRun, private: Private) -> None:
+def _plot(folder: Path, title: str, run: FinishedRun, private: PrivateWords) -> None:
     chosen_on = run.results["chosen_on"]
     save(
         folder / "curves.png",
@@ -120,7 +120,7 @@ def _plot(folder: Path, title: str, run: FinishedRun, private: Private) -> None:
         save(folder / "confusion.png", plot_confusion, run.results["confusion"], names, title=title)
 
 
-def _copy_report(source: Path, target: Path, private: Private) -> list[str]:
+def _copy_report(source: Path, target: Path, private: PrivateWords) -> list[str]:
     """Copy tables and figures, but nothing through links; return their names."""
     names = []
     for path in sorted(source.rglob("*")) if source.is_dir() and not source.is_symlink() else ():

@@ -1,13 +1,13 @@
 """Errors of a push, explained in one line with the next step.
 
-Those of loading and fetching are in ``system/network.py``, since lower layers load and fetch, too.
+Errors of loading and fetching are in ``system/network.py``, since lower layers load and fetch, too.
 """
 
 from collections.abc import Sequence
 
 from ..errors import HubError
 from ..system.network import error_chain, is_unreachable, no_token
-from ..system.privacy import Private
+from ..system.privacy import PrivateWords
 
 _QUOTA_STATUS = (402, 413, 507)
 _QUOTA_WORDS = ("quota", "storage limit", "storage space", "payment required")
@@ -35,7 +35,7 @@ def explain_push_error(error: BaseException, repo: str) -> HubError:
 
 
 def _explain_answer(answers: Sequence[BaseException], repo: str) -> str:
-    """Return the line for an answer of the Hub: its status, and its own message about storage, which has no status."""
+    """Return the line for an answer of the Hub: its status, or a message about storage, which has no status."""
     status = answers[0].response.status_code  # type: ignore[attr-defined]
     said = " ".join(getattr(answer, "server_message", None) or "" for answer in answers).lower()
     if status in _QUOTA_STATUS or any(word in said for word in _QUOTA_WORDS):
@@ -56,4 +56,4 @@ def _explain_answer(answers: Sequence[BaseException], repo: str) -> str:
 
 
 def _clean(chain: Sequence[BaseException]) -> str:
-    return Private().clean(" ".join(str(e) for e in chain)).replace("\n", " ")[:300]
+    return PrivateWords().clean(" ".join(str(e) for e in chain)).replace("\n", " ")[:300]

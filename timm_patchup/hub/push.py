@@ -14,7 +14,7 @@ from ..runs.folder import OWN_FILES
 from ..runs.load import load, read_config
 from ..runs.weights import WEIGHTS
 from ..system.network import is_repo_name, no_token
-from ..system.privacy import Private
+from ..system.privacy import PrivateWords
 from .card import REPO_PLACEHOLDER, REPORT
 from .export import is_export
 from .export_files import REPORT_SUFFIXES
@@ -75,7 +75,7 @@ def push(
         raise HubError(f"{folder} is not an export: make one with timm_patchup.hub.export(run_dir, out_dir)")
     if not is_repo_name(repo):
         raise HubError(f"repo must be USER/NAME, got {repo!r}")
-    load(folder)  # an edited export may no longer fit its weights, and timm drops a classifier in silence
+    load(folder)  # an edited export may no longer fit its weights, and timm drops a classifier silently
     files = files_of(folder, repo)
     _refuse_secrets(files)
     from huggingface_hub import HfApi, get_token
@@ -120,7 +120,7 @@ def files_of(folder: Path, repo: str) -> dict[str, bytes | Path]:
 
 def _refuse_secrets(files: dict[str, bytes | Path]) -> None:
     """Raise HubError if a token or a private path was added to the folder after the export."""
-    private = Private()
+    private = PrivateWords()
     for name, content in files.items():
         if name != WEIGHTS and private.secret_in(content if isinstance(content, bytes) else content.read_bytes()):
             raise HubError(f"{name} contains a token or a path of this machine: remove it, then push again")

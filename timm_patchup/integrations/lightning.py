@@ -42,7 +42,7 @@ class MixCallback(Callback):
                 self._mixed = self._mix(batch)
             return step(self._mixed, *args, **kwargs)
 
-        self._wrapped = pl_module, vars(pl_module).get("training_step")  # a compiled module has one of its own
+        self._wrapped = pl_module, vars(pl_module).get("training_step")  # a compiled module has one, too
         pl_module.training_step = training_step  # type: ignore[method-assign]
 
     def on_train_batch_start(self, *args: Any, **kwargs: Any) -> None:

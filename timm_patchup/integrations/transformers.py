@@ -1,4 +1,4 @@
-"""A mixin for ``transformers.Trainer``: its training loss is that of a mixed batch, and its checkpoints hold the draws.
+"""A mixin for ``transformers.Trainer``: it trains on the loss of mixed batches, and its checkpoints hold the draws.
 
 The model runs without ``labels``, as its own loss takes class indices only; evaluation is the Trainer's.
 """
@@ -17,10 +17,10 @@ class MixTrainerMixin:
     """Mixes training batches, of ``pixel_values`` and ``labels``: put it before ``Trainer`` or a subclass of it.
 
     Args:
-        *args: those of the Trainer.
+        *args: arguments of the Trainer.
         mixer: a mixer for the Trainer's model, or for a model inside it.
         criterion: l(logits, soft targets) of training batches, as for ``mixer.loss``; None for cross-entropy.
-        **kwargs: those of the Trainer.
+        **kwargs: arguments of the Trainer.
     """
 
     def __init__(self, *args: Any, mixer: Mixer, criterion: Criterion | None = None, **kwargs: Any) -> None:
@@ -62,7 +62,7 @@ def _draws_of(mixer: Mixer) -> TrainerCallback:
             return {"args": {}, "attributes": {"draws": self.draws}}
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            # A checkpoint written without a mixer lacks the entry: the draws start anew.
+            # A checkpoint written without a mixer lacks the entry: the draws start again.
             self.draws = state.stateful_callbacks.setdefault("MixerState", self.state())["attributes"]["draws"]
 
     return MixerState()

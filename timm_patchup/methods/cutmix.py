@@ -1,7 +1,7 @@
-"""CutMix and Feature CutMix (Yun et al., 2019): a rectangle is swapped with that of another sample.
+"""CutMix and Feature CutMix (Yun et al., 2019): a rectangle is swapped with another sample's.
 
 One rectangle for the batch, the same in every channel, and a target by the area that was really swapped (clipped at
-the border), as ``timm.data.Mixup`` has it; the partner is a random permutation instead of the reversed batch.
+the border), as in ``timm.data.Mixup``; the partner is a random permutation instead of the reversed batch.
 """
 
 from dataclasses import dataclass

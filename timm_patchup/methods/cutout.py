@@ -1,6 +1,6 @@
 """Cutout (DeVries and Taylor, 2017): one square of every image is set to zero.
 
-Each image has a square of its own, centred anywhere, so that it is clipped at the border; the authors of PatchUp hide
+Each image has a different square, centred anywhere, so that it is clipped at the border; the authors of PatchUp hide
 the same square in all images of a batch. Zero is the mean colour, since images come normalised. The targets stay as
 they are.
 """

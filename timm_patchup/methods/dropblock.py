@@ -1,6 +1,6 @@
 """DropBlock (Ghiasi et al., 2018): random blocks of the features are set to zero, the rest scaled up.
 
-As the authors of PatchUp ran it: at all hidden sites together, with blocks of its own for each sample and channel. What
+As the authors of PatchUp ran it: at all hidden sites together, with different blocks for each sample and channel. What
 is left is scaled by the share that is left of the batch; the targets stay as they are. ``mask="sample"`` is
 ``timm.layers.drop_block_2d``, with the same blocks in all channels of a sample.
 """

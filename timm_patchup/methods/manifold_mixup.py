@@ -1,6 +1,6 @@
 """Mixup (Zhang et al., 2018) and Manifold Mixup (Verma et al., 2019): weighted sums of two samples.
 
-One lam for the batch, as ``timm.data.Mixup`` has it, or one per sample; the partner is a random permutation instead of
+One lam for the batch, as in ``timm.data.Mixup``, or one per sample; the partner is a random permutation instead of
 the reversed batch, so that odd batches work.
 """
 

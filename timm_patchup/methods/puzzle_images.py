@@ -22,7 +22,7 @@ def join_images(
         x: (B, D, H, W), not changed in place.
         partner: int64, (B,).
         mask: float, (B, R, C), weight of the own image in each block.
-        own_source: int64, (B, R', C'), the piece of the own image that goes to each place; None moves nothing.
+        own_source: int64, (B, R', C'), the piece of the sample's image that moves to each place; None moves nothing.
         partner_source: the same for the partner's image.
     """
     own, other = x, x[partner]

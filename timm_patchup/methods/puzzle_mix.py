@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ..core.draw import Change, DrawContext, check_mask
+from ..core.draw import Change, DrawContext, require_mask
 from ..core.functional import Objective
 from ..core.method import Method, register_method
 from ..core.settings import check_value, on, setting
@@ -31,7 +31,7 @@ class Puzzle:
     Attributes:
         prior: the drawn lam ~ Beta(alpha, alpha) that the masks were asked to have as their mean.
         mask: float32, (B, R, C), weight of the own image in each block.
-        own_source: int64, (B, R', C'), the piece of the own image that goes to each place; None without transport.
+        own_source: int64, (B, R', C'), the piece of the image that moves to each place; None without transport.
         partner_source: the same for the partner's image.
         changed: bool, (B, 1, H, W), True where the partner has any weight.
         kept: float32, (B,), the mean of the mask: the own share of the target; the rest is the partner's.
@@ -50,12 +50,12 @@ class Puzzle:
         return join_images(features, partner, self.mask, own_source=self.own_source, partner_source=self.partner_source)
 
     def check(self, batch_size: int) -> None:
-        check_mask(self.changed, batch_size)
-        _check_tensor("draw.change.mask", self.mask, "a float", (batch_size, "R", "C"))
+        require_mask(self.changed, batch_size)
+        _require_tensor("draw.change.mask", self.mask, "a float", (batch_size, "R", "C"))
         for name in ("own_source", "partner_source"):
             if getattr(self, name) is not None:
-                _check_tensor(f"draw.change.{name}", getattr(self, name), "an int64", (batch_size, "R", "C"))
-        _check_tensor("draw.kept", self.kept, "a float", (batch_size,))
+                _require_tensor(f"draw.change.{name}", getattr(self, name), "an int64", (batch_size, "R", "C"))
+        _require_tensor("draw.kept", self.kept, "a float", (batch_size,))
         for share in (self.kept.min(), self.kept.max()):
             check_value("draw.kept", share.item(), float, low=0, high=1)
 
@@ -66,7 +66,7 @@ class Puzzle:
         return replace(self, **tiled)
 
 
-def _check_tensor(name: str, value: Any, kind: str, shape: tuple[int | str, ...]) -> None:
+def _require_tensor(name: str, value: Any, kind: str, shape: tuple[int | str, ...]) -> None:
     if isinstance(value, Tensor):
         fits = value.is_floating_point() if kind == "a float" else value.dtype is torch.int64
         if fits and value.ndim == len(shape) and len(value) == shape[0]:

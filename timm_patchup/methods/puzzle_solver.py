@@ -98,7 +98,7 @@ def mask_problem(
 def _seams(x: Tensor, partner: Tensor, grid: tuple[int, int], *, dim: int, cell: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return how far colours jump across each edge along ``dim`` of the grid: three of (B, R - 1, C) or (B, R, C - 1).
 
-    The first stays in the own image, the second goes from the own image to the partner's, the third the other way.
+    The first stays in the sample's image, the second goes from there to the partner's, the third the other way.
     """
     cells = max(1, min(x.shape[2] // grid[0], x.shape[3] // grid[1]) // cell)
     pooled = F.adaptive_avg_pool2d(x, (grid[0] * cells, grid[1] * cells))
@@ -127,7 +127,7 @@ def solve_mask(problem: MaskProblem, *, steps: int = 16) -> Tensor:
     Annealed mean field: as the pairwise cost is quadratic in the weights, a block sees its neighbours through their
     mean weights alone. It starts once from each label; while the temperature falls, the two colours of a checkerboard
     take turns, then single blocks are improved while the rest stands. The best of these masks and of those with one
-    label everywhere is taken. On average its energy is that of a graph cut (alpha-beta swap).
+    label everywhere is taken. On average its energy equals a graph cut's (alpha-beta swap).
 
     Args:
         problem: the energies.

@@ -19,7 +19,7 @@ class SmallImageResNet(ResNet):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        net: Any = self  # timm's attributes have no types of their own
+        net: Any = self  # timm's attributes are not typed
         stem, weight = net.conv1, net.conv1.weight
         net.conv1 = nn.Conv2d(
             stem.in_channels, stem.out_channels, 3, padding=1, bias=False, device=weight.device, dtype=weight.dtype

@@ -4,7 +4,7 @@
 under ``include`` (parts, or whole recipes) and overrides it with its own keys; ``when`` in a method file has the keys
 that differ for a part or a benchmark. ``sites`` of a network is where methods act inside it, with PatchUp's block size
 at each: ``mix_sites`` and ``mix_block_size`` of the methods that have them. ``protocol`` names a file of
-``recipes/protocols``, whose keys replace those of the recipe.
+``recipes/protocols``, whose keys replace the recipe's.
 
 All keys are put into one mapping, file by file and then the caller's (``layers``); one Recipe is made of it at the end.
 """
@@ -62,7 +62,7 @@ def load_recipe(
 
     Args:
         source: a name of ``list_recipes()``, or the path of a file, such as the recipe.yaml of a run.
-        overrides: flat keys that replace those of the recipe. Another ``mix`` comes with its own settings, another
+        overrides: flat keys that replace keys of the recipe. Another ``mix`` comes with its own settings, another
             ``model`` drops the ``model_kwargs`` and sites of the recipe's, another ``sched`` the keys of its schedule.
             ``protocol`` is a name of ``list_protocols()``. A ``mix: package.module:Name`` among them is imported.
         allow_imports: whether to import the methods from outside that the file names, which runs their code.
@@ -92,7 +92,7 @@ def load_recipe(
 
 
 def read_recipe(source: str | Path) -> Recipe:
-    """Return the recipe of a name or a YAML file, of which the method is not needed: nothing is imported."""
+    """Return the recipe of a name or a YAML file for callers that need no method: nothing is imported."""
     keys = _of_source(source)
     keys.choose({})
     return Recipe.from_dict(keys.values)
@@ -137,12 +137,12 @@ class Keys:
         self.protocol = other.protocol or self.protocol
 
     def put(self, own: dict[str, Any]) -> None:
-        """Put the keys of a file over those of the files that it includes."""
+        """Put the keys of a file over the keys of the files that it includes."""
         self.protocol, self.sites = own.pop(PROTOCOL, self.protocol), own.get(SITES, self.sites)
         sizes = self.sites.values() if isinstance(self.sites, dict) else [None] * (self.sites is not None)
         if not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
             raise UserError(f"{SITES} must be a mapping of sites to block sizes, got {brief(self.sites)}")
-        named_first = "mix" in own and "mix" not in self.values  # the sites are those of an included network
+        named_first = "mix" in own and "mix" not in self.values  # the sites come from an included network
         if "mix" in own and not named_first:
             self.take_method(own.pop("mix"))
         self.values = override(self.values, _without(own, SITES))
@@ -188,9 +188,9 @@ class Keys:
                 self.values |= differing
 
     def _apply_protocol(self, protocol: str) -> None:
-        """Replace keys by those of a protocol.
+        """Replace keys by the keys of a protocol.
 
-        ``when`` in its file has those of a part, a benchmark, a method, or a method on a part:
+        ``when`` in its file has the keys of a part, a benchmark, a method, or a method on a part:
         ``wrn28_10_hard_patchup``.
         """
         if protocol not in list_protocols():

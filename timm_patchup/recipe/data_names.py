@@ -1,6 +1,6 @@
 """Datasets by name: what ``data`` of an evaluation and ``timm_patchup.hub.fetch`` accept.
 
-A name is that of a dataset, a benchmark or a recipe; what it stands for is read from ``recipes/``.
+A name stands for a dataset, a benchmark or a recipe; what it stands for is read from ``recipes/``.
 """
 
 from pathlib import Path

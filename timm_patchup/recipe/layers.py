@@ -20,7 +20,7 @@ _RETIRED_SETTINGS = {"hard_patchup": ("mix_alpha",)}
 def override(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return flat keys with some overridden, without those that the overrides disable.
 
-    With ``sched: cosine`` over a recipe that has milestones, these are no mistake of the caller. A key that had no
+    With ``sched: cosine`` over a recipe that has milestones, these are not a mistake of the caller. A key that had no
     effect before, or is itself an override, is one: it stays, and is refused when the recipe is made.
     """
     return without_idle(_join(values, overrides), keep=_idle_keys(values) | set(overrides)) if values else {**overrides}
@@ -39,7 +39,7 @@ def stored_recipe(values: Mapping[str, Any]) -> Recipe:
 
 
 def without_retired(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return stored keys without those of earlier releases that never had an effect."""
+    """Return stored keys without the keys of earlier releases that never had an effect."""
     retired = _RETIRED_SETTINGS.get(str(values.get("mix")), ())
     return {name: value for name, value in values.items() if name not in retired}
 
@@ -55,7 +55,7 @@ def without_idle(values: Mapping[str, Any], *, keep: Collection[str] = ()) -> di
 
 
 def _join(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Return flat keys with others put over them; of several methods, a setting for all replaces that of each."""
+    """Return flat keys with others put over them; a setting for all methods replaces the setting of each."""
     joined, kept, own = {**values, **others}, values.get("mix_settings"), others.get("mix_settings", {})
     if isinstance(kept, Mapping) and isinstance(own, Mapping):
         each = {**kept, **own}

@@ -16,7 +16,7 @@ from ..core.method import Method, list_methods, method_settings
 from ..core.one_of import OneOf, make_methods, read_methods
 from ..core.outside import unknown_outside
 from ..core.schedule import Schedule
-from ..core.settings import AUTO, Checked, collecting, on, raise_together, setting, settings_of
+from ..core.settings import AUTO, CheckedSettings, collecting, on, raise_together, setting, settings_of
 from ..errors import UserError, brief, nearest
 from . import rules
 
@@ -24,7 +24,7 @@ MIX_PREFIX = "mix_"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe(Checked):
+class Recipe(CheckedSettings):
     """One experiment: data, images, model, method, optimizer, schedule, run."""
 
     # Dataset
@@ -114,7 +114,7 @@ class Recipe(Checked):
     recount: int = setting(1, "rectangles of random erasing", low=1, needs=on("reprob"))
     aug_repeats: int = setting(
         0,
-        "times each image is in a batch, augmented anew, as in timm; 0 and 1 are the same",
+        "times each image is in a batch, augmented each time, as in timm; 0 and 1 are the same",
         low=0,
         needs=rules.timms_crop,
     )
@@ -137,7 +137,7 @@ class Recipe(Checked):
     channels_last: bool = setting(False, "memory format of model and images")
     torchcompile: str | None = setting(None, "compile the model with this backend, such as inductor")
     # Method
-    mix: str | list[str] = setting("none", "the method, or several, of which one is chosen per batch")
+    mix: str | list[str] = setting("none", "the method, or several, one of which is chosen per batch")
     mix_weights: list[float] | None = setting(None, "how often each of several methods has its turn", above=0)
     mix_settings: dict[str, Any] = field(default_factory=dict)
     mixup_off_epoch: int = setting(
@@ -220,7 +220,7 @@ class Recipe(Checked):
     # Run
     seed: int = setting(0, "seed of everything but the splits", low=0)
     dist_bn: Literal["reduce", "broadcast"] = setting(
-        "reduce", "norm statistics after each epoch: the mean over the processes, or those of the first"
+        "reduce", "norm statistics after each epoch: the mean over the processes, or the statistics of the first"
     )
     val_interval: int = setting(1, "epochs between two validations; the last is always validated", low=1)
     eval_metric: Literal["top1", "loss"] = setting("top1", "what makes an epoch the best", needs=rules.a_chosen_epoch)
@@ -239,7 +239,7 @@ class Recipe(Checked):
         needs=rules.no_chosen_epoch,
     )
     checkpoint_steps: int = setting(
-        0, "updates between two checkpoints, besides those of each epoch; 0 for epochs only", low=0, fixed=False
+        0, "updates between two checkpoints, besides one per epoch; 0 for epochs only", low=0, fixed=False
     )
     checkpoint_hist: int = setting(2, "number of checkpoints to keep", low=1, fixed=False)
     log_interval: int = setting(50, "updates between two refreshes of the progress bar", low=1, fixed=False)
@@ -254,10 +254,10 @@ class Recipe(Checked):
         raise_together(errors)
 
     def _resolve_method(self, settings: Mapping[str, Any]) -> None:
-        """Write out defaults: a resolved recipe states all that was used, even if defaults change later."""
+        """Write out defaults: a resolved recipe contains all that was used, even if defaults change later."""
         mix = self.mix[0] if isinstance(self.mix, list) and len(self.mix) == 1 else self.mix
         if unknown_outside(mix):
-            return  # a recipe that is merely read imports nothing; its settings stay as they are
+            return  # reading a recipe imports nothing; its settings stay as they are
         method = read_methods(mix, settings, weights=self.mix_weights, prefix=MIX_PREFIX)
         if mix != "none":  # with it a schedule has no effect, which is reported as such
             self.schedule.check(method, prefix="mixup_")
@@ -284,7 +284,7 @@ class Recipe(Checked):
 
     @property
     def methods(self) -> dict[str, dict[str, Any]]:
-        """The settings of each method by its name: one, or several of which one is chosen per batch."""
+        """The settings of each method by its name: one, or several, one of which is chosen per batch."""
         if isinstance(self.mix, str):
             return {self.mix: self.mix_settings}
         return {name: self.mix_settings.get(name, {}) for name in self.mix}
@@ -372,5 +372,5 @@ def list_mix_settings() -> list[str]:
 
 
 def list_keys() -> list[str]:
-    """Return all keys, including those of the methods."""
+    """Return all keys, including the settings of the methods."""
     return [*settings_of(Recipe), "mix_settings", *(f"{MIX_PREFIX}{name}" for name in list_mix_settings())]

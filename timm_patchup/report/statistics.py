@@ -22,7 +22,7 @@ class Difference:
         pairs: number of seeds that both have.
         mean: mean difference.
         interval: 95% t interval of the mean, None for fewer than two pairs.
-        wins: in how many pairs the reference is better; a tie is no win.
+        wins: in how many pairs the reference is better; a tie is not a win.
         wins_interval: 95% Clopper-Pearson interval of its probability to win.
         p: two-sided p of the exact sign-flip test, that the mean difference is zero.
     """

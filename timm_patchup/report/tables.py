@@ -12,7 +12,7 @@ def markdown_table(lines: Iterable[Sequence[str]], *, aligned: bool = False) -> 
     """Return a Markdown table of plain text.
 
     Args:
-        lines: its lines, each with as many cells.
+        lines: its lines, each with one cell per column.
         aligned: pad the cells, so that the source can be read as a table; otherwise numbers are aligned when it is
             shown.
     """

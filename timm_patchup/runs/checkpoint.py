@@ -109,7 +109,7 @@ class Checkpoints:
         Raises:
             CheckpointError: they are missing or damaged.
         """
-        _check_best(self.folder / name, self._best_sums.get(name), called=f"the best weights {name}")
+        _require_best(self.folder / name, self._best_sums.get(name), called=f"the best weights {name}")
         try:
             return load_file(self.folder / name)
         except (OSError, SafetensorError) as error:
@@ -120,7 +120,7 @@ class Checkpoints:
         return self._best_sums.get(name) or checksum(self.folder / name)
 
     def restored(self, checkpoint: Checkpoint) -> None:
-        """Take over what a restored checkpoint states about the best weights."""
+        """Take over what a restored checkpoint records about the best weights."""
         if checkpoint.best is not None and checkpoint.best_sum is not None:
             self._best_sums[checkpoint.best] = checkpoint.best_sum
 
@@ -200,7 +200,7 @@ def _has_checksum(path: Path, expected: str) -> bool:
         return False
 
 
-def _check_best(path: Path, expected: str | None, *, called: str) -> None:
+def _require_best(path: Path, expected: str | None, *, called: str) -> None:
     if not path.is_file():
         raise CheckpointError(f"{called} are missing")
     if expected is not None and checksum(path) != expected:
@@ -224,7 +224,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
                 raise CheckpointError(f"{path.name} is damaged: {name} does not match its checksum")
         best, best_sum = manifest["best"], manifest["best_sha256"]
         if best is not None and best_sum is not None:
-            _check_best(path.parent / best, best_sum, called=f"{path.name}: its best weights {best}")
+            _require_best(path.parent / best, best_sum, called=f"{path.name}: its best weights {best}")
         ema = load_file(path / "ema.safetensors") if "ema.safetensors" in sums else None
         return Checkpoint(
             path=path,

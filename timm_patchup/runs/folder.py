@@ -138,7 +138,7 @@ class RunFolder:
     def locked(self, *, waiting: Callable[[], None] | None = None) -> Iterator[None]:
         """Lock the folder for this process.
 
-        Workers of a launcher that was killed may still be alive: they must not write next to those of the next start.
+        Workers of a launcher that was killed may still be alive: they must not write next to the next start's workers.
 
         Args:
             waiting: wait for another process that is at work there, and call this first.
@@ -164,7 +164,7 @@ class RunFolder:
         (self.path / "results.json").unlink(missing_ok=True)
         for path in [path for pattern in CHECKPOINT_FILES for path in self.checkpoints.glob(pattern)]:
             remove(path)
-        for name in sorted(OWN_FILES, key="recipe.yaml".__eq__):  # last: it makes the folder that of a run
+        for name in sorted(OWN_FILES, key="recipe.yaml".__eq__):  # last: with it the folder belongs to a run
             (self.path / name).unlink(missing_ok=True)
 
     def begin(self, recipe: Recipe, name: str) -> None:

@@ -79,7 +79,7 @@ def network_arguments(recipe: Recipe) -> dict[str, Any]:
 
 
 def describe_images(cfg: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
-    """Return a pretrained_cfg with the images and classes of the recipe instead of those of timm's weights."""
+    """Return a pretrained_cfg with the images and classes of the recipe instead of the ones of timm's weights."""
     kept_in_memory = recipe.crop_padding is not None  # such images are resized whole, not cropped
     own = {
         "architecture": cfg["architecture"],

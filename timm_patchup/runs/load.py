@@ -48,12 +48,12 @@ _DESCRIPTION = (
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A model and how it was trained.
 
     Attributes:
         model: in eval mode.
-        recipe: that of the run or the export; None for models from elsewhere.
+        recipe: the recipe of the run or the export; None for models from elsewhere.
         is_run: whether it is a run on this machine; the recipe of an export comes from its author and is not trusted.
     """
 
@@ -97,7 +97,7 @@ def find(name_or_dir: str | Path) -> str:
     return HUB + name
 
 
-def load_with_recipe(source: str) -> Loaded:
+def load_with_recipe(source: str) -> LoadedModel:
     """Return the model for a name with its prefix, with its recipe.
 
     Raises:
@@ -105,14 +105,14 @@ def load_with_recipe(source: str) -> Loaded:
     """
     found = _load(source)
     if found.run_recipe is not None:
-        return Loaded(found.model, found.run_recipe, is_run=True)
+        return LoadedModel(found.model, found.run_recipe, is_run=True)
     # Other tools have files called recipe.yaml, too.
     ours = "patchup" in found.config and (found.folder / RECIPE).is_file()
-    return Loaded(found.model, read_recipe(found.folder) if ours else None, is_run=False)
+    return LoadedModel(found.model, read_recipe(found.folder) if ours else None, is_run=False)
 
 
 @dataclass(frozen=True)
-class _Found:
+class _FoundModel:
     """A model in eval mode, the folder of its files, and the recipe of a run or the config.json of an export."""
 
     model: nn.Module
@@ -121,7 +121,7 @@ class _Found:
     config: dict[str, Any]
 
 
-def _load(source: str) -> _Found:
+def _load(source: str) -> _FoundModel:
     if source.startswith(HUB):
         name = source.removeprefix(HUB)
         if not is_repo_name(name.split("@")[0]):
@@ -133,7 +133,7 @@ def _load(source: str) -> _Found:
     if (folder / "config.json").is_file():
         return _load_export(folder, str(folder))
     model, recipe = load_run(folder)
-    return _Found(model.eval(), folder, recipe, {})
+    return _FoundModel(model.eval(), folder, recipe, {})
 
 
 def read_config(folder: Path, where: str) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def read_config(folder: Path, where: str) -> dict[str, Any]:
     return config
 
 
-def _load_export(folder: Path, where: str) -> _Found:
+def _load_export(folder: Path, where: str) -> _FoundModel:
     config = read_config(folder, where)
     stored = config.get("pretrained_cfg", config)
     arguments = config.get("model_args", {})
@@ -165,8 +165,8 @@ def _load_export(folder: Path, where: str) -> _Found:
     # timm takes classes, channels and, if it is fixed, the image size from the description unless they are arguments.
     model = build(config["architecture"], {"pretrained_cfg": described, **arguments}, where=where)
     fill(model, read_weights(folder / WEIGHTS), where=where)
-    _check_classes(model, described, where)
-    return _Found(model.eval(), folder, None, config)
+    _require_same_num_classes(model, described, where)
+    return _FoundModel(model.eval(), folder, None, config)
 
 
 def _refuse_huge_images(described: dict[str, Any], where: str) -> None:
@@ -181,11 +181,11 @@ def _refuse_huge_images(described: dict[str, Any], where: str) -> None:
             raise HubError(f"{where}: config.json: {prefix}{problem}", retry=True)
 
 
-def _check_classes(model: nn.Module, described: dict[str, Any], where: str) -> None:
-    """Raise HubError if config.json states another number of classes than the weights have.
+def _require_same_num_classes(model: nn.Module, described: dict[str, Any], where: str) -> None:
+    """Raise HubError if config.json has another number of classes than the weights.
 
     Since timm 1.0.31, ``model_args`` has the number of classes too and wins over the description, so that weights fit
-    the network whatever the description states.
+    the network whatever the description says.
     """
     stated, own = described.get("num_classes"), getattr(model, "num_classes", None)
     if isinstance(stated, int) and stated >= 0 and stated != own:  # timm's -1 leaves it to the model

@@ -1,6 +1,6 @@
 """Remember where a run found its data and pretrained weights on this machine, so that ``--resume`` needs no paths.
 
-The paths are in a file of their own inside ``checkpoints/``, which is never exported; no other file has a path.
+The paths are in a separate file inside ``checkpoints/``, which is never exported; no other file has a path.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Evaluation of a classifier, exact over processes: every sample counts once, sums are float64.
 
-Validation and the test of a run use it; the suites of the evaluation have measurements of their own.
+Validation and the test of a run use it; the suites of the evaluation measure for themselves.
 """
 
 from collections.abc import Callable, Iterable

@@ -84,5 +84,5 @@ def is_lost_process(error: BaseException) -> bool:
     """Return whether an error means that another process of a collective call is gone."""
     if not torch.distributed.is_available():
         return False
-    # Gloo's errors have no type of their own.
+    # Gloo's errors have no type by which to know them.
     return isinstance(error, torch.distributed.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))

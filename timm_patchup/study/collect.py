@@ -28,7 +28,7 @@ class StudyRow:
 
     Attributes:
         condition: benchmark, method and overrides.
-        setting: that of the condition, or the name of a value of an evaluation.
+        setting: the setting of the condition, or the name of a value of an evaluation.
         metric: what it is.
         by_seed: the metric of each finished seed.
         planned: number of seeds.
@@ -128,7 +128,7 @@ def is_done(study: Study, run: Run, options: StudyOptions) -> bool:
 def seed_rows(
     study: Study, runs: Sequence[Run], options: StudyOptions, known: SeedRows, made: Mapping[str, float | None]
 ) -> SeedRows:
-    """Return a row per finished run, next to those of other runs in ``known``, which has what the folders do not.
+    """Return a row per finished run, next to the rows of other runs in ``known``, which has what the folders do not.
 
     Args:
         made: CPU minutes of the runs that were finished by the code of now, by name; None if unknown.
@@ -190,7 +190,7 @@ def _is_current(suite: str, settings: Mapping[str, Any], options: StudyOptions) 
     return known is not None and (known.is_current is None or known.is_current(settings, options.of_suites))
 
 
-def check_finished(study: Study, runs: Sequence[Run], options: StudyOptions) -> None:
+def refuse_other_runs(study: Study, runs: Sequence[Run], options: StudyOptions) -> None:
     """Refuse to mix runs: those in the folder must have the recipes of this call.
 
     Raises:

@@ -1,7 +1,7 @@
 """The definition of a study: a grid of conditions, each a row of its tables, run with several seeds.
 
 A file in ``recipes/studies`` lists groups; a group is benchmarks x methods x settings. Settings are either ``cases``,
-named overrides of a recipe, or a ``grid``, lists of values per key, of which all combinations are run.
+named overrides of a recipe, or a ``grid``, lists of values per key, all combinations of which are run.
 """
 
 import re
@@ -180,7 +180,7 @@ def load_study(name: str) -> Study:
 
 def make_study(name: str, values: Mapping[str, Any]) -> Study:
     """Make a study from the keys of its file; raise UserError with everything that is wrong."""
-    _check_types(name, values)
+    _require_types(name, values)
     groups = values.get("groups") or []
     metrics, measure = values.get("metrics") or ["test_error"], values.get("measure") or "training"
     of_run = {metric.name: metric for metric in RUN_METRICS[measure]}
@@ -226,7 +226,7 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
     twice = sorted({run for run in names if names.count(run) > 1})
     if twice:
         raise UserError([f"{name}: {run} is defined twice" for run in twice])
-    _check_comparisons(study)
+    _require_comparable(study)
     return study
 
 
@@ -252,7 +252,7 @@ def _make_evaluation(part: Mapping[str, Any]) -> Evaluation:
     return Evaluation(suite.name, metric, values, lines, part.get("limit"))
 
 
-def _check_comparisons(study: Study) -> None:
+def _require_comparable(study: Study) -> None:
     """Raise UserError if a study compares conditions that it does not have, or cannot decide with its seeds."""
     labels = [condition.label for condition in study.conditions]
     named = [name for name in (study.reference, *study.comparisons) if name is not None]
@@ -274,10 +274,10 @@ def _check_comparisons(study: Study) -> None:
         raise UserError(problems)
 
 
-def _check_types(name: str, values: Mapping[str, Any]) -> None:
+def _require_types(name: str, values: Mapping[str, Any]) -> None:
     """Raise UserError at the first value of another type than its key has; unknown keys are reported elsewhere."""
 
-    def check(content: Any, kinds: Mapping[str, Kinds], where: str, **minimums: int) -> None:
+    def require(content: Any, kinds: Mapping[str, Kinds], where: str, **minimums: int) -> None:
         given = check_keys(content, {}, where=where)
         check_keys(given, {key: kind for key, kind in kinds.items() if given.get(key) is not None}, where=where)
         for key in _LISTS_OF_NAMES & set(given):
@@ -287,7 +287,7 @@ def _check_types(name: str, values: Mapping[str, Any]) -> None:
             if given.get(key) is not None and given[key] < low:
                 raise UserError(f"{where}: {key} must be at least {low}, got {given[key]}")
 
-    check(values, _KEY_TYPES, name, seeds=1, first_seed=0)
+    require(values, _KEY_TYPES, name, seeds=1, first_seed=0)
     measure = values.get("measure") or "training"
     if measure not in RUN_METRICS:
         raise UserError(f"{name}: measure must be one of {', '.join(RUN_METRICS)}, got {brief(measure)}")
@@ -296,12 +296,12 @@ def _check_types(name: str, values: Mapping[str, Any]) -> None:
         raise UserError(f"{name}: metrics is empty: give at least one of {known}")
     for group in values.get("groups") or []:
         kinds = {"benchmarks": list, "methods": list, "cases": dict, "grid": dict, "seeds": int}
-        check(group, kinds, f"{name}: a group", seeds=1)
+        require(group, kinds, f"{name}: a group", seeds=1)
         for case, overrides in (group.get("cases") or {}).items():
-            check({} if overrides is None else overrides, {}, f"{name}: case {case}")
-        check(group.get("grid") or {}, dict.fromkeys(group.get("grid") or {}, list), f"{name}: grid")
+            require({} if overrides is None else overrides, {}, f"{name}: case {case}")
+        require(group.get("grid") or {}, dict.fromkeys(group.get("grid") or {}, list), f"{name}: grid")
     for part in values.get("evaluation") or []:
-        check(part, {"suite": str, "metric": str, "lines": str, "limit": int}, f"{name}: evaluation", limit=1)
+        require(part, {"suite": str, "metric": str, "lines": str, "limit": int}, f"{name}: evaluation", limit=1)
     if values.get("paper_ratio"):
         check_keys(values["paper_ratio"], {"metric": str, "method": str}, where=f"{name}: paper_ratio")
 

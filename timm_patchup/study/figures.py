@@ -135,7 +135,7 @@ def _titled(figure: Figure, study: Study) -> Figure:
 
 
 def _label(metric: Metric) -> str:
-    """Return the label of an axis: the metric and its unit, of which a sum is in its name."""
+    """Return the label of an axis: the metric and its unit; a sum has it in its name."""
     return f"{metric.name.replace('_', ' ')}, {metric.unit.removeprefix('sum of ')}"
 
 

@@ -77,7 +77,7 @@ class StudyOptions:
 
 
 def run_keys(run: Run, options: StudyOptions) -> dict[str, Any]:
-    """Return the keys that override those of the run's recipe; those of the user override those of the study."""
+    """Return the keys that override the run's recipe; the user's keys override the study's."""
     limit = {} if options.limit is None else {"limit": options.limit}
     return {**run.condition.overrides, "seed": run.seed, **limit, **options.overrides}
 

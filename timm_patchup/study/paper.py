@@ -1,6 +1,6 @@
 """Published numbers, from ``recipes/paper_results.yaml``, and the lookup for a row of a study.
 
-They are the paper's, or those of another source, which a table of them names. Units are converted here, so that a table
+They are from the paper, or from another source that the table names. Units are converted here, so that a table
 compares like with like.
 """
 
@@ -29,16 +29,16 @@ class PaperNumber:
 
 @cache
 def paper_tables() -> dict[str, dict[str, Any]]:
-    """Return the tables by label: the paper's LaTeX label, or that of another source."""
+    """Return the tables by label: the paper's LaTeX label, or the name of another source."""
     return {table["label"]: table for table in read_yaml(recipes_dir() / "paper_results.yaml")}
 
 
 def source_of(numbers: Iterable[PaperNumber | None]) -> str:
-    """Return whose numbers these are: the paper's, or those of another source."""
+    """Return the source of these numbers: the paper, or another one."""
     return " and ".join(dict.fromkeys(number.source for number in numbers if number is not None)) or PAPER
 
 
-def check_tables(study: Study) -> None:
+def require_tables(study: Study) -> None:
     """Raise UserError if a study names a table that is not there; its numbers are needed when a run has ended."""
     unknown = [label for label in study.paper if label not in paper_tables()]
     if unknown:

@@ -17,7 +17,7 @@ from .files import read_file
 Kinds = type | tuple[type, ...]
 _NAMES = {dict: "a mapping", list: "a list", str: "text", int: "a whole number", float: "a number"}
 _NAMES |= {bool: "true or false", type(None): "none"}
-_LARGEST = 64 << 20  # bytes; more is no file of ours
+_LARGEST = 64 << 20  # bytes; our files are never larger
 _MOST_NODES = 100_000  # values in a YAML file, with those that its aliases repeat; our largest has 6,400
 
 
@@ -36,7 +36,7 @@ def read_json(path: Path, **keys: Kinds) -> dict[str, Any]:
 
 
 class _Reader(yaml.SafeLoader):
-    """Reads YAML safely, and refuses what PyYAML accepts: a key given twice, of which it takes the last one in silence,
+    """Reads YAML safely, and refuses what PyYAML accepts: a key given twice, of which it silently takes the last,
     and aliases that expand without end.
     """
 
@@ -85,7 +85,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str, *, where: str) -> Any:
-    """Return the content of YAML text; the errors are those of ``read_yaml``, and name ``where`` it is from."""
+    """Return the content of YAML text; it raises the errors of ``read_yaml``, which name ``where`` it is from."""
     try:
         return yaml.load(text, _Reader)
     except yaml.YAMLError as error:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ..errors import HubError, one_line
-from .privacy import Private
+from .privacy import PrivateWords
 
 # HTTP libraries of the Hub's client: it has changed them more than once.
 _TRANSPORTS = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
@@ -67,7 +67,7 @@ def explain_hub_error(error: BaseException, repo: str, *, doing: Literal["load",
     if is_unreachable(chain):
         way = "the Hub cannot be reached: check the path, or the network, HF_HUB_OFFLINE and HF_ENDPOINT"
         return HubError(f"{repo}: no such folder, not in the Hub's cache, and {way}", retry=True)
-    text = Private().clean(" ".join(str(e) for e in chain))
+    text = PrivateWords().clean(" ".join(str(e) for e in chain))
     return HubError(f"cannot load {repo}: {type(error).__name__}: {text[:300]}", retry=True)
 
 
@@ -82,7 +82,7 @@ def _not_fetched(error: BaseException, repo: str) -> HubError:
     problem = dataset_problem(error, repo)
     if problem is not None:
         return problem
-    text = Private().clean(one_line(error))
+    text = PrivateWords().clean(one_line(error))
     return HubError(f"cannot fetch dataset {repo}: {type(error).__name__}: {text[:300]}", retry=True)
 
 

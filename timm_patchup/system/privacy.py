@@ -41,7 +41,7 @@ _PNG_PIXELS = {b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"gAMA", b"cHRM", b"
 
 
 @dataclass(frozen=True)
-class Private:
+class PrivateWords:
     """The private words of this machine, at the time of creation.
 
     Args:

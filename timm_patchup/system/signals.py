@@ -49,8 +49,8 @@ def holding_back() -> Iterator[None]:
 def leave_signals_to_parent(worker: int = 0) -> None:
     """Let a child process, such as a loader's, outlive a signal to its group: its parent decides when it ends.
 
-    SIGTERM is also how a parent ends a child, so that of the parent is obeyed; if the system cannot say who sent it, it
-    is left as it is. torch's workers end when their parent has ended.
+    SIGTERM is also how a parent ends a child, so a SIGTERM from the parent is obeyed; if the system cannot say who sent
+    it, it is left as it is. torch's workers end when their parent has ended.
     """
     for number in stop_signals():
         if number != signal.SIGTERM:

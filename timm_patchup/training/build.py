@@ -23,7 +23,7 @@ from ..errors import HubError, SiteError, UserError, brief, nearest, one_line
 from ..recipe import Recipe
 from ..recipe.parts import AugmentSpec, ImageSpec
 from ..system.network import error_chain, is_unreachable
-from .pretrained import check_loaded, freeze_modules, from_file, zero_head
+from .pretrained import freeze_modules, from_file, require_loaded, zero_head
 
 
 def precision_of(recipe: Recipe) -> str | None:
@@ -82,7 +82,7 @@ def build_model(recipe: Recipe, pretrained_path: Path | None = None) -> nn.Modul
             raise HubError(f"{line}: {reason}", retry=True) from error
         raise UserError(f"{line}: {one_line(error, 200)}; {way}") from error
     if recipe.pretrained and pretrained_path is not None:
-        check_loaded(model, pretrained_path)
+        require_loaded(model, pretrained_path)
     if recipe.head_init == "zero":
         zero_head(model)
     if recipe.freeze is not None:
@@ -106,7 +106,7 @@ def build_mixer(recipe: Recipe, model: nn.Module) -> Mixer:
 
 
 def build_criterion(recipe: Recipe, weight: Tensor | None = None) -> Criterion:
-    """Return the loss of a recipe, on logits and soft targets; ``weight`` (K,) is that of each class.
+    """Return the loss of a recipe, on logits and soft targets; ``weight`` (K,) has a weight per class.
 
     With weights, the loss of a sample is the sum over classes of ``weight * target * -log(p)``, so that a mixed target
     is weighted by the share of each class in it; the batch is averaged over its samples, not over their weights.
@@ -200,7 +200,7 @@ def _policy_problems(augmentation: Augmentation, aa: str | None) -> list[str]:
 
 
 def _ignored_sections(aa: str | None) -> list[str]:
-    """Return a line per section of an augmentation that timm passes over in silence, such as the mXX of rand-mXX."""
+    """Return a line per section of an augmentation that timm ignores silently, such as the mXX of rand-mXX."""
     sections = [] if aa is None else aa.split("-")
     if not sections or not sections[0].startswith(("rand", "augmix")):
         return []
@@ -216,7 +216,7 @@ def _size_problems(recipe: Recipe, model: nn.Module) -> list[str]:
     try:
         with torch.device("meta"), torch.no_grad():
             model.eval()(torch.zeros(2, *recipe.input_size))
-    except AssertionError as error:  # what else a pass without values may raise says nothing about the size
+    except AssertionError as error:  # other errors of a pass without values do not depend on the size
         size = " x ".join(map(str, recipe.input_size[1:]))
         return [
             f"model: {recipe.model} does not take images of {size} pixels: {one_line(error, 120)}. Set input_size, or "

@@ -22,7 +22,7 @@ _IMAGE_KEYS = ("input_size", "mean", "std", "crop_pct", "crop_mode", "interpolat
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ResolvedRecipe:
     """A recipe in which nothing is left to find out.
 
     Attributes:
@@ -36,7 +36,7 @@ class Resolved:
     note: str = ""
 
 
-def resolve(recipe: Recipe, data_dir: str | Path | None) -> Resolved:
+def resolve(recipe: Recipe, data_dir: str | Path | None) -> ResolvedRecipe:
     """Replace every ``auto`` of a recipe, and the path of its weights by their name.
 
     Args:
@@ -64,8 +64,8 @@ def resolve(recipe: Recipe, data_dir: str | Path | None) -> Resolved:
     resolved = Recipe.from_dict(recipe.to_dict() | keys) if keys else recipe
     named = name_after_folder(resolved, data_dir)
     if named != resolved:
-        notes.append(f"{named.num_classes} classes are not those of {resolved.dataset}: recorded as {named.dataset}")
-    return Resolved(named, path, "; ".join(notes))
+        notes.append(f"{named.num_classes} classes, other than in {resolved.dataset}: recorded as {named.dataset}")
+    return ResolvedRecipe(named, path, "; ".join(notes))
 
 
 def name_after_folder(recipe: Recipe, data_dir: str | Path | None) -> Recipe:

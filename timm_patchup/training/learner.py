@@ -44,7 +44,7 @@ class Learner:
         unwrapped_model: the model itself; ``model`` is the one prepared by the accelerator.
         ema: the average of the weights, None if the recipe has none.
         num_epochs: epochs of the schedule, with warmup and cooldown.
-        sums: (4,), of this epoch in this process: losses, samples, cross-entropies, samples predicted rightly.
+        sums: (4,), of this epoch in this process: losses, samples, cross-entropies, correct predictions.
         bad_update: int64, 0-d, number of the first update whose loss was not finite, -1 if there is none.
     """
 

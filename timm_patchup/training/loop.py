@@ -197,7 +197,7 @@ class Trainer:
                 if last or time.perf_counter() - self._curves_at > _CURVES_SECONDS:
                     self._plot()
         self.accelerator.log({name: value for name, value in row.items() if value is not None}, step=number)
-        self.progress.end_epoch(row, best=is_best and self._chooses)
+        self.progress.end_epoch(row, best=is_best and self._tests_best_epoch)
 
     def _evaluate(self, loader: ImageLoader, confusion: Confusion | None = None) -> Metrics:
         return evaluate(
@@ -217,14 +217,14 @@ class Trainer:
         return metrics.top1 if self.recipe.eval_metric == "top1" else -metrics.loss
 
     @property
-    def _chooses(self) -> bool:
+    def _tests_best_epoch(self) -> bool:
         """Whether the best epoch is tested, and not the last."""
         return self.data.held_out or self.recipe.best_on_test
 
     def _is_best(self, metrics: Metrics) -> bool:
         """Return whether to keep these weights: those with the best value, or always the last if nothing is chosen."""
         best, value = self.position.best_value, self._value(metrics)
-        if best is None or not self._chooses:
+        if best is None or not self._tests_best_epoch:
             return True
         return value > best or (value == best and self.recipe.best_tie == "last")
 
@@ -235,7 +235,7 @@ class Trainer:
             plot_curves,
             self.position.rows,
             title=self.folder.name,
-            best_epoch=self.position.best_epoch if self._chooses else None,
+            best_epoch=self.position.best_epoch if self._tests_best_epoch else None,
             val_name="validation" if self.data.held_out else "test",
         )
 
@@ -304,7 +304,7 @@ class Trainer:
     # Checkpoints
 
     def _save(self) -> None:
-        """Write a checkpoint; a collective call, of which the main process writes.
+        """Write a checkpoint; a collective call, in which the main process writes.
 
         Raises:
             NonFinite: the last update ruined the weights, which no loss has shown yet.

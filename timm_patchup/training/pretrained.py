@@ -24,7 +24,7 @@ def from_file(path: Path, model: str, num_classes: int, overlay: Mapping[str, An
     Args:
         path: the file.
         model: the name of the model.
-        num_classes: its classes. A classifier of as many is kept, whatever number timm's own weights have.
+        num_classes: its classes. A classifier with this number is kept, whatever number timm's weights have.
         overlay: other entries.
 
     Raises:
@@ -44,8 +44,8 @@ def from_file(path: Path, model: str, num_classes: int, overlay: Mapping[str, An
     return {**(overlay or {}), **kept, "state_dict": weights}
 
 
-def check_loaded(model: nn.Module, path: Path) -> None:
-    """Check that the weights of ``from_file`` are in the model, and drop them from its configuration: they are large.
+def require_loaded(model: nn.Module, path: Path) -> None:
+    """Require the weights of ``from_file`` in the model, and drop them from its configuration: they are large.
 
     timm accepts missing tensors once the classifier is replaced: a file of another network would leave the model
     random. Tensors are compared by their sums, since timm may rename and reshape them.

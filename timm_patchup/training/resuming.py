@@ -37,8 +37,8 @@ def own_recipe(
     return Recipe.from_dict(override(own.to_dict(), dict(overrides))) if overrides else own
 
 
-def check_same(folder: RunFolder, recipe: Recipe) -> None:
-    """Raise UserError unless a resolved recipe agrees with that of the run."""
+def require_same_recipe(folder: RunFolder, recipe: Recipe) -> None:
+    """Raise UserError unless a resolved recipe agrees with the recipe of the run."""
     differences = recipe.differences(folder.recipe())
     if differences:
         raise UserError([_other_than(folder, name, own, given) for name, (given, own) in differences.items()])
@@ -94,15 +94,15 @@ def _read_checkpoint(trainer: Trainer, folder: RunFolder, path: Path | None) -> 
         for line in damaged:
             say_once(trainer.accelerator, f"note: {line}; using the one before it")
     if checkpoint is not None:
-        _check_state(checkpoint)
+        _require_run_state(checkpoint)
         if stored_recipe(checkpoint.state["recipe"]).differences(trainer.recipe):
             raise CheckpointError(f"{checkpoint.path.name} has another recipe than {folder.path}/recipe.yaml")
         if checkpoint.state["data"] != trainer.data.fingerprint:
-            raise UserError("the data differs from that of the run: give the data_dir (--data-dir) it was started with")
+            raise UserError("this is not the data of the run: give the data_dir (--data-dir) it was started with")
     return checkpoint
 
 
-def _check_state(checkpoint: Checkpoint) -> None:
+def _require_run_state(checkpoint: Checkpoint) -> None:
     """Raise CheckpointError unless a checkpoint has what a run writes: one from elsewhere may have anything."""
     try:
         check_keys(checkpoint.state, {"position": dict, "recipe": dict, "data": str}, where="state.pt")
@@ -113,7 +113,7 @@ def _check_state(checkpoint: Checkpoint) -> None:
         if min(position["epoch"], position["update"], position["total"]) < 0:
             raise UserError("state.pt: its position is negative")
         if len(position) > len(POSITION) or position["best_file"] != checkpoint.best:
-            raise UserError("state.pt: its position is not that of the manifest")
+            raise UserError("state.pt: its position differs from the manifest's")
     except UserError as error:
         raise CheckpointError(f"{checkpoint.path.name} is damaged: {error}") from error
 

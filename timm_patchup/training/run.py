@@ -24,9 +24,9 @@ from ..runs.folder import OWN_FILES, STATES, RunFolder, State
 from ..runs.local import LocalPaths, recall
 from ..runs.together import all_equal, failing_alone, main_first, naming_lost_processes, together
 from .build import batch_problems, describe_batch, model_problems, precision_of
-from .infer import Resolved, name_after_folder, resolve
+from .infer import ResolvedRecipe, name_after_folder, resolve
 from .loop import Trainer
-from .resuming import check_same, own_recipe, restore
+from .resuming import own_recipe, require_same_recipe, restore
 from .stopping import StopSignal
 
 
@@ -81,13 +81,13 @@ def run(recipe: Recipe, options: RunOptions) -> RunFolder:
         folder.refuse_unless_new()
     recipe = _with_precision_of_launch(recipe, folder if resuming else None)
     if resuming and seen == "finished":
-        check_same(folder, name_after_folder(recipe, options.data_dir))
-        resolved = Resolved(folder.recipe())  # nothing is left to find or to load
+        require_same_recipe(folder, name_after_folder(recipe, options.data_dir))
+        resolved = ResolvedRecipe(folder.recipe())  # nothing is left to find or to load
     else:
         require_consent(recipe.mix, named_in=folder.path / "recipe.yaml", allowed=False)  # what is allowed is imported
         resolved = resolve(recipe, options.data_dir)
         if resuming:
-            check_same(folder, resolved.recipe)
+            require_same_recipe(folder, resolved.recipe)
     accelerator = _make_accelerator(resolved.recipe, folder, options)
     with naming_lost_processes(accelerator):
         if not all_equal(accelerator, STATES.index(seen)):
@@ -109,7 +109,7 @@ class _Start:
     checkpoint: Path | None
 
 
-def _train(resolved: Resolved, options: RunOptions, accelerator: Accelerator, start: _Start) -> None:
+def _train(resolved: ResolvedRecipe, options: RunOptions, accelerator: Accelerator, start: _Start) -> None:
     recipe, folder = resolved.recipe, start.folder
     data = main_first(accelerator, lambda: load_data(recipe, options.data_dir))
     stop = StopSignal()

@@ -1,6 +1,6 @@
 """How fast training images are loaded: this package's loader beside timm's, on the same JPEGs with the same work.
 
-The work is that of the ImageNet recipes: decode, random resized crop to 224, flip, colour jitter, PCA lighting,
+The work is the same as in the ImageNet recipes: decode, random resized crop to 224, flip, colour jitter, PCA lighting,
 normalise. timm has no lighting, so its batches get the same shift of colours in the process that takes them.
 """
 

@@ -13,13 +13,13 @@ SUITES: dict[str, Suite] = {module.SUITE.name: module.SUITE for module in _MODUL
 
 
 def parse_suites(text: str) -> tuple[str, ...]:
-    """Return the names in ``"clean,affine"``, each once, or those of all suites for ``"all"``."""
+    """Return the names in ``"clean,affine"``, each once, or the names of all suites for ``"all"``."""
     names = list(SUITES) if text == "all" else [name.strip() for name in text.split(",")]
     return tuple(dict.fromkeys(names))
 
 
 def study_options(names: Iterable[str] | None = None) -> dict[str, Option]:
-    """Return the options that studies have, by name: those of some suites, or of all."""
+    """Return the options that studies have, by name, for some suites or for all."""
     suites = SUITES.values() if names is None else [SUITES[name] for name in names]
     found = [option for suite in suites for option in suite.options if option.in_study]
     return {option.name: option for option in sorted(found, key=lambda option: option.name)}

@@ -1,7 +1,7 @@
 """Magnitude of the features at each site (the paper's figures 6 and 14).
 
 The magnitude of a channel is the mean of |activation| over its map. The magnitudes of an image are sorted in descending
-order, then averaged over the test images. The paper says "sorted in descending value, and averaged over all test
+order, then averaged over the test images. The paper reads "sorted in descending value, and averaged over all test
 samples" but not whether a feature is a channel or a single position; we read it as a channel. ``--activations authors``
 is what the authors' code computes: the signed sum over the map, of the first image of each batch only, divided by the
 number of all images.
@@ -20,7 +20,7 @@ from ...core.sites import list_sites, resolve_sites
 from ...errors import SiteError, UserError
 from ...report.figures import Figure, panels
 from ...report.numbers import Metric
-from ..context import EvalContext, Measured
+from ..context import EvalContext, Measurement
 from ..recording import recorded
 from ..rows import ResultRow
 from ..suite import Suite, choice
@@ -45,12 +45,12 @@ def check(context: EvalContext) -> None:
         raise UserError(f"suite activations: {name}: {error.reason}; leave the suite out") from error
 
 
-def measure(context: EvalContext) -> Measured:
+def measure(context: EvalContext) -> Measurement:
     """Return the sorted mean magnitudes per site as curves, and their means as values."""
     network = context.model.network
     names = _site_names(network)
     count = torch.zeros(1, dtype=torch.float64)
-    some = context.images.spread(2)[0].to(context.device)  # gives the sizes; a process may have no batch of its own
+    some = context.images.spread(2)[0].to(context.device)  # gives the sizes; a process may have no batch
     maps = _feature_maps(network, names, some)
     summed = signed_sum if context.options["activations"] == "authors" else sorted_sum
     with torch.inference_mode(), recorded(network, names) as seen:
@@ -66,7 +66,7 @@ def measure(context: EvalContext) -> Measured:
     means = {name: context.total(sums[name]) / total for name in names}
     curves = {name: mean.sort(descending=True).values.tolist() for name, mean in means.items()}
     values: dict[str, float | None] = {name: sum(curve) / len(curve) for name, curve in curves.items()}
-    return Measured(values, curves, count=int(total))
+    return Measurement(values, curves, count=int(total))
 
 
 def magnitudes(output: object, layout: FeatureMap) -> Tensor:

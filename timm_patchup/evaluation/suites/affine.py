@@ -21,7 +21,7 @@ from torchvision.transforms import functional as vision
 from ...core.sampling import derive_seed
 from ...report.charts import bars
 from ...report.numbers import Metric
-from ..context import EvalContext, Measured
+from ..context import EvalContext, Measurement
 from ..suite import OptionValues, Suite, choice
 
 
@@ -65,14 +65,14 @@ def settings(context: EvalContext) -> dict[str, Any]:
     return found
 
 
-def measure(context: EvalContext) -> Measured:
+def measure(context: EvalContext) -> Measurement:
     """Return the error per deformation."""
     values: dict[str, float | None] = {}
     count = 0
     for deformation in DEFORMATIONS:
         change = partial(deform, deformation, seed=context.seed, affine=context.options["affine"])
         values[deformation.name], count = context.count_errors(f"affine, {deformation.name}", change)
-    return Measured(values, count=count)
+    return Measurement(values, count=count)
 
 
 def deform(
@@ -96,7 +96,7 @@ def _affine(image: Tensor, *, angle: float = 0.0, scale: float = 1.0, shear: flo
 
 
 def _affine_of_authors(image: Tensor, *, angle: float = 0.0, scale: float = 1.0, shear: float = 0.0) -> Tensor:
-    """Return an image as torchvision 0.4.2 deforms it: the matrix goes from a place of the result to its source."""
+    """Return an image as torchvision 0.4.2 deforms it: the matrix maps a place in the result to its source."""
     picture = vision.to_pil_image((image * 255.0).round().byte().cpu())
     turn, lean = radians(angle), radians(shear)
     a, b, d, e = (part / (scale * cos(lean)) for part in (cos(turn + lean), sin(turn + lean), -sin(turn), cos(turn)))

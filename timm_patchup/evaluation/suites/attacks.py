@@ -16,7 +16,7 @@ from torch import Tensor
 from ...core.sampling import derive_seed
 from ...report.charts import bars
 from ...report.numbers import Metric
-from ..context import EvalContext, Measured
+from ..context import EvalContext, Measurement
 from ..suite import Option, Suite, choice
 
 RADIUS = 8 / 255
@@ -42,7 +42,7 @@ def settings(context: EvalContext) -> dict[str, Any]:
     }
 
 
-def measure(context: EvalContext) -> Measured:
+def measure(context: EvalContext) -> Measurement:
     """Return the accuracy at the radius per attack, and the median distance of the attacks that minimise it."""
     import foolbox
 
@@ -76,7 +76,7 @@ def measure(context: EvalContext) -> Measured:
         values[f"{name} accuracy"] = 100.0 * number / count
         values[f"{name} median distance"] = _median(gathered[gathered > 0])
     values["pgd accuracy"] = 100.0 * right[-1] / count
-    return Measured(values, count=int(count))
+    return Measurement(values, count=int(count))
 
 
 def pgd_succeeds(

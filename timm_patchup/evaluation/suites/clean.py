@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...report.numbers import Metric
-from ..context import EvalContext, Measured
+from ..context import EvalContext, Measurement
 from ..suite import Suite
 
 BINS = 15
@@ -20,7 +20,7 @@ def settings(context: EvalContext) -> dict[str, Any]:
     return {"bins": BINS, "brier": "sum over classes"}
 
 
-def measure(context: EvalContext) -> Measured:
+def measure(context: EvalContext) -> Measurement:
     """Return top-1 and top-5 error, NLL, the expected calibration error and the Brier score.
 
     With fewer than five classes, top-5 is over all of them, as in training.
@@ -36,7 +36,7 @@ def measure(context: EvalContext) -> Measured:
             sums += torch.tensor([*map(float, (ranked[:, 0].sum(), ranked.sum(), loss, brier)), len(labels)]).double()
             bins += calibration_bins(probabilities.cpu(), labels.cpu())
     correct, correct_in_five, loss_sum, brier_total, count = context.total(sums).tolist()
-    return Measured(
+    return Measurement(
         {
             "error": 100.0 - 100.0 * correct / count,
             "top5_error": 100.0 - 100.0 * correct_in_five / count,

@@ -1,6 +1,6 @@
 """Corrupted test images from files: a local folder, or a dataset of the Hub with the same files.
 
-There are two layouts, those of the published sets: ``CORRUPTION/SEVERITY/CLASS/*`` (ImageNet-C, Tiny-ImageNet-C) and
+There are two layouts, as in the published sets: ``CORRUPTION/SEVERITY/CLASS/*`` (ImageNet-C, Tiny-ImageNet-C) and
 ``CORRUPTION.npy`` with ``labels.npy``, the five severities concatenated (CIFAR-C). Either may be one folder
 deeper, as after unpacking each of ImageNet-C's archives into its own folder (``noise/gaussian_noise``).
 """
@@ -40,7 +40,7 @@ class ArraySource(Source):
         return f"{int(index)} of the array"
 
 
-def check_corrupted(where: str, names: Sequence[str], *, like: TestImages) -> None:
+def require_corrupted(where: str, names: Sequence[str], *, like: TestImages) -> None:
     """Raise DataError if files are missing or do not fit, as far as that is known without listing all images."""
     for name in names:
         folder = _find_folder(where, name) / name
@@ -69,7 +69,7 @@ def _without_crop(images: ImageSpec, source: Source) -> ImageSpec:
 
 
 def _open_matching(where: str, name: str, severity: int, like: TestImages) -> Source:
-    """Open the images, and check that classes and sizes match those of the clean ones."""
+    """Open the images, and check that classes and sizes match the clean images."""
     source = _open_source(where, name, severity)
     classes = like.data.num_classes
     known = len(source.class_names) if source.class_names else int(source.labels.max()) + 1
@@ -87,7 +87,7 @@ def _open_matching(where: str, name: str, severity: int, like: TestImages) -> So
         clean_width, clean_height = like.stored_size
         raise DataError(
             f"corrupted images {where}: images of {name} have {size[1]} x {size[0]} pixels, "
-            f"but those of the test data {clean_height} x {clean_width}"
+            f"but the test images {clean_height} x {clean_width}"
         )
     return source
 

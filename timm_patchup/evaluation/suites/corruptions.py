@@ -22,10 +22,10 @@ from ...errors import UserError
 from ...report.charts import bars
 from ...report.numbers import Metric, SeedValues
 from ...report.pages import Block
-from ..context import EvalContext, Measured
+from ..context import EvalContext, Measurement
 from ..rows import ResultRow
 from ..suite import Extra, Option, OptionValues, Suite
-from .corrupted_files import SEVERITIES, check_corrupted, open_corrupted, require_folder
+from .corrupted_files import SEVERITIES, open_corrupted, require_corrupted, require_folder
 
 CORRUPTIONS = (
     "gaussian_noise",
@@ -64,7 +64,7 @@ def check(context: EvalContext) -> None:
     """Raise UserError if images are too small to be corrupted, DataError if corrupted files do not fit."""
     _, height, width = context.images.spec.input_size
     if context.options["corrupted"] is not None:
-        check_corrupted(context.options["corrupted"], CORRUPTIONS, like=context.images)
+        require_corrupted(context.options["corrupted"], CORRUPTIONS, like=context.images)
     elif min(height, width) < SMALLEST_IMAGE:
         raise UserError(
             f"suite corruptions needs images of at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE} pixels, got {height} x "
@@ -73,7 +73,7 @@ def check(context: EvalContext) -> None:
 
 
 def check_options(options: OptionValues, models: Sequence[str]) -> None:
-    """Raise UserError if the baseline is none of the models, DataError if there is no folder of corrupted images."""
+    """Raise UserError if the baseline is not one of the models, DataError if there is no folder of corrupted images."""
     baseline, files = options["baseline"], options["corrupted"]
     if files is not None:
         require_folder(files)
@@ -81,7 +81,7 @@ def check_options(options: OptionValues, models: Sequence[str]) -> None:
         raise UserError(f"baseline must be one of the models {', '.join(models)}, got {baseline}")
 
 
-def measure(context: EvalContext) -> Measured:
+def measure(context: EvalContext) -> Measurement:
     """Return E_c per corruption, the mean error, and the errors per severity."""
     values: dict[str, float | None] = {}
     curves: dict[str, list[float]] = {}
@@ -98,7 +98,7 @@ def measure(context: EvalContext) -> Measured:
                 )
         values[name] = sum(curves[name])
     values["mean error"] = sum(map(sum, curves.values())) / (len(CORRUPTIONS) * len(SEVERITIES))
-    return Measured(values, curves, count=samples or 0)
+    return Measurement(values, curves, count=samples or 0)
 
 
 def mean_corruption_error(values: Mapping[str, float | None], baseline: Mapping[str, float | None]) -> float | None:

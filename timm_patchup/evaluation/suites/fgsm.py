@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ...report.charts import lines
 from ...report.figures import Figure, panels
 from ...report.numbers import Metric
-from ..context import EvalContext, Measured
+from ..context import EvalContext, Measurement
 from ..rows import ResultRow
 from ..suite import Suite, choice
 
@@ -27,7 +27,7 @@ def settings(context: EvalContext) -> dict[str, Any]:
     return {"epsilons": list(EPSILONS), "eps_space": space, "eps_unit": unit, "clipped": "to [0, 1]"}
 
 
-def measure(context: EvalContext) -> Measured:
+def measure(context: EvalContext) -> Measurement:
     """Return the accuracy per eps; all of them use the same gradient."""
     classifier = context.model.classifier
     space = context.options["eps_space"]
@@ -40,7 +40,7 @@ def measure(context: EvalContext) -> Measured:
         sums += torch.tensor([*map(int, correct), len(labels)])
     *correct_counts, count = context.total(sums).tolist()
     accuracy = [100.0 * correct / count for correct in correct_counts]
-    return Measured({f"{eps:g}": value for eps, value in zip(EPSILONS, accuracy)}, count=int(count))
+    return Measurement({f"{eps:g}": value for eps, value in zip(EPSILONS, accuracy)}, count=int(count))
 
 
 def gradient_sign(classifier: nn.Module, images: Tensor, labels: Tensor) -> Tensor:

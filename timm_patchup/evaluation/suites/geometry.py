@@ -20,7 +20,7 @@ from ...core.sites import list_sites, resolve_sites
 from ...errors import SiteError, UserError
 from ...report.figures import Figure, panels
 from ...report.numbers import Metric
-from ..context import EvalContext, Measured
+from ..context import EvalContext, Measurement
 from ..recording import recorded
 from ..rows import ResultRow
 from ..suite import Suite
@@ -50,7 +50,7 @@ def check(context: EvalContext) -> None:
         raise UserError(f"suite geometry: {context.model.name}: {error.reason}; leave the suite out") from error
 
 
-def measure(context: EvalContext) -> Measured:
+def measure(context: EvalContext) -> Measurement:
     """Return rho per pair and method; the pairs are the same, and both modes of PatchUp use the same mask."""
     images, labels, _ = context.images.spread(SAMPLES)
     images = images.to(context.device)
@@ -69,11 +69,11 @@ def measure(context: EvalContext) -> Measured:
         values[f"{name} mean"], values[f"{name} max"] = float(rho.mean()), float(rho.max())
     curves = {name: rho.tolist() for name, rho in rhos.items()}
     curves[SAME] = (labels == labels[partner]).double().tolist()
-    return Measured(values, curves, count=len(features))
+    return Measurement(values, curves, count=len(features))
 
 
 def mixtures(features: Tensor, partner: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return per method the features (B, C, H, W) mixed with those of their partners."""
+    """Return per method the features (B, C, H, W) mixed with their partners' features."""
     _, channels, height, width = features.shape
     rate = seed_rate(GAMMA, BLOCK_SIZE, height, width)
     blocks = grow_blocks(bernoulli((1, channels, height, width), rate, generator, features.device), BLOCK_SIZE)
