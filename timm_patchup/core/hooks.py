@@ -224,8 +224,9 @@ class Arming:
         self.detached = True
         release(self.number, ref(self))
 
-    # Eager code
+    # Eager code. torch 2.4 runs the hooks of a compiled model outside its graph, and would compile these two.
 
+    @torch.compiler.disable
     def begin_pass(self, inputs: Iterable[object]) -> None:
         """Begin a forward pass of the model.
 
@@ -265,7 +266,7 @@ class Arming:
             )
         self._reached.add(site)
 
-    @torch.compiler.disable  # torch 2.4 runs the hooks of a compiled model outside its graph, and would compile this
+    @torch.compiler.disable
     def end_pass(self, model: nn.Module, output: Any) -> None:
         """End a forward pass; keep what is armed for what the backward pass of its output recomputes."""
         self._reached, armed = None, self.now
