@@ -252,7 +252,7 @@ ROWS: list[tuple[str, str, str, str | Callable[[], str]]] = [
     (
         "normalisation",
         "not stated",
-        "those of CIFAR; 0.5 and 0.5 on SVHN and Tiny-ImageNet",
+        "CIFAR's; 0.5 and 0.5 on SVHN and Tiny-ImageNet",
         lambda: f"mean {ours('mean')}. std {ours('std')}",
     ),
     (

@@ -19,7 +19,7 @@ BRANCHES = ["lerp", "rows", "where"]
 
 @contextmanager
 def in_branch(branch: str) -> Iterator[None]:
-    """Take one branch of the blend: all samples at once or one by one on the CPU, or that of torch.compile."""
+    """Take one branch of the blend: all samples at once or one by one on the CPU, or the branch of torch.compile."""
     if branch == "where":
         patched = mock.patch("torch.compiler.is_compiling", return_value=True)
     else:

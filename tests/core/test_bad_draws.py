@@ -150,7 +150,7 @@ def test_masks_that_broadcast_are_replayed(
     assert mix.draw.kept.max() == 0.0
 
 
-def test_share_of_a_draw_is_that_of_its_mask() -> None:
+def test_share_of_a_draw_matches_its_mask() -> None:
     """What the first release had to check: a share that contradicts the mask cannot be given."""
     half = torch.arange(8).reshape(1, 1, 2, 4) < 4
     per_sample = torch.stack([torch.arange(8).reshape(1, 2, 4) < n for n in (0, 2, 8)])

@@ -1,4 +1,4 @@
-"""How much smaller the gradients of BCE on softmax are than those of cross-entropy, as recipes/protocols states."""
+"""How much smaller the gradients of BCE on softmax are than cross-entropy's, as in recipes/protocols."""
 
 import pytest
 import torch

@@ -68,7 +68,7 @@ def test_a_baseline_and_a_mixed_model_of_one_class(made: str, in_place: bool) ->
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_two_mixed_models_of_one_class_have_graphs_and_draws_of_their_own(in_place: bool) -> None:
+def test_two_mixed_models_of_one_class_have_separate_graphs_and_draws(in_place: bool) -> None:
     models = [make_model(), make_model()]
     twins = copy.deepcopy(models)
     counter = CompileCounterWithBackend("eager")

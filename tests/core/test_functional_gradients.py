@@ -33,7 +33,7 @@ def test_gradients_are_right_in_float64(masks: int, lam: float | None, branch: s
 
 @pytest.mark.parametrize("branch", BRANCHES)
 @given(seed=SEEDS, batch=st.integers(1, 5), height=SIDES, width=SIDES, each=st.booleans(), lam=LAMS)
-def test_gradient_is_that_of_plain_autograd(
+def test_gradient_matches_plain_autograd(
     branch: str, seed: int, batch: int, height: int, width: int, each: bool, lam: float | None
 ) -> None:
     x, changed, partner = make_batch(seed, (batch, 2, height, width), masks=batch if each else 1)

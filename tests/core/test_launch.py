@@ -59,7 +59,7 @@ def test_several_methods_come_back_through_args_yaml(train_script: Path, tmp_pat
     done = launch(train_script, "--recipe", "imagenet_none", "--model", "test_resnet", "--output", first, *flags[:3])
     assert done.returncode == 0, done.stderr
     from_recipe = yaml.safe_load(first.read_text())["mix_settings"]
-    assert (from_recipe["hard_patchup"]["prob"], from_recipe["cutmix"]["prob"]) == (0.6, 1.0), "those of ImageNet"
+    assert (from_recipe["hard_patchup"]["prob"], from_recipe["cutmix"]["prob"]) == (0.6, 1.0), "as for ImageNet"
 
 
 def test_numbers_may_be_written_with_an_exponent(train_script: Path, tmp_path: Path) -> None:

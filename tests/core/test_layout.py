@@ -107,7 +107,7 @@ def test_order_of_tokens_reads_and_writes_the_same_places() -> None:
 @pytest.mark.parametrize("mask", ["batch", "sample"])
 @pytest.mark.parametrize("mode", ["hard", "soft"])
 @pytest.mark.parametrize("name", ["test_vit", "hiera_tiny_224", "pit_ti_224", "tnt_s_legacy_patch16_224"])
-def test_gradient_is_that_of_plain_autograd(name: str, mode: str, mask: str) -> None:
+def test_gradient_matches_plain_autograd(name: str, mode: str, mask: str) -> None:
     model, x = make(name)
     model, x = model.double(), x.double()
     nn.init.normal_(model.get_classifier().weight)  # type: ignore[operator]  # Hiera starts with zeros

@@ -179,7 +179,7 @@ def test_method_can_be_replaced_between_batches(model: nn.Module, images: Tensor
     [HardPatchUp(sites=("stage2",)), HardPatchUp(), CutMix(), OneOf([HardPatchUp(sites=("stage1",)), CutMix()])],
     ids=repr,
 )
-def test_a_method_at_other_sites_needs_a_mixer_of_its_own(
+def test_a_method_at_other_sites_needs_another_mixer(
     method: Method, model: nn.Module, images: Tensor, labels: Tensor
 ) -> None:
     mix = PatchUp(model, prob=1.0, sites=["stage1"])
@@ -359,4 +359,4 @@ def test_copies_of_the_model_are_not_altered(model: nn.Module, images: Tensor, l
         assert torch.equal(twin(images), clean(images))
         clean = copy.deepcopy(twin)
     assert not torch.equal(model(x), copy.deepcopy(model)(images))
-    PatchUp(copy.deepcopy(model))  # a copy may have a mixer of its own
+    PatchUp(copy.deepcopy(model))  # a copy may have another mixer

@@ -27,7 +27,7 @@ def stages(pattern: str, *numbers: int) -> dict[str, str]:
 
 
 class Block(nn.Module):
-    """A module with a forward of its own and named children: no chain."""
+    """A module that defines a forward and named children: not a chain."""
 
     def __init__(self, **children: nn.Module) -> None:
         super().__init__()

@@ -87,7 +87,7 @@ def test_jsd_of_a_mixed_batch(objective: str, factor: float, mask: str, smoothin
     loss.backward()
 
 
-def test_jsd_with_smoothing_in_the_mixer_is_that_of_the_criterion() -> None:
+def test_jsd_with_smoothing_in_the_mixer_matches_the_criterion() -> None:
     losses = []
     for in_mixer, in_criterion in ((0.1, 0.0), (0.0, 0.1)):
         model = tiny_net()

@@ -45,7 +45,7 @@ def test_gradient_checkpointing_sees_the_same_mask(mode: str, reentrant: bool, f
 
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("between", ["another batch", "batch left alone", "clean pass", "validation"])
-def test_what_is_recomputed_has_the_draw_of_its_own_pass(between: str, reentrant: bool) -> None:
+def test_what_is_recomputed_has_the_draw_of_its_pass(between: str, reentrant: bool) -> None:
     """One backward pass for two forward passes, or after something else was armed."""
     timm.layers.set_reentrant_ckpt(reentrant)
     try:
@@ -205,7 +205,7 @@ def test_ema_copy_is_inert() -> None:
     torch.testing.assert_close(ema.module(x), plain)
     with pytest.raises(RuntimeError, match="never applied"):
         mix(x, y)
-    PatchUp(ema.module)  # an inert copy is free for a mixer of its own
+    PatchUp(ema.module)  # an inert copy is free for another mixer
 
 
 def test_pickled_model_is_inert() -> None:
@@ -221,7 +221,7 @@ def test_pickled_model_is_inert() -> None:
         assert torch.equal(loaded(x), model(x))
 
 
-def test_state_dict_is_that_of_timm_and_detach_leaves_no_hook() -> None:
+def test_state_dict_matches_timm_and_detach_leaves_no_hook() -> None:
     model = make_model()
     keys = list(model.state_dict())
     mix = PatchUp(model)

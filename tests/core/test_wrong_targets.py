@@ -1,4 +1,4 @@
-"""A loss of targets that are not those of the last mixed batch raises: it would train on other labels in silence."""
+"""A loss of targets that are not from the last mixed batch raises: it would silently train on other labels."""
 
 import pytest
 import torch

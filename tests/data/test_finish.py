@@ -38,7 +38,7 @@ def step(kind: str, factor: float) -> list[float]:
 
 
 @pytest.mark.parametrize("order", list(permutations(FACTORS)))
-def test_jitter_in_every_order_is_that_of_torchvision(order: tuple[str, ...]) -> None:
+def test_jitter_in_every_order_matches_torchvision(order: tuple[str, ...]) -> None:
     """On floats exactly, up to its grey weights; on Pillow's bytes within the rounding of each of three steps."""
     images = pictures(5)
     got = images.float()
@@ -56,7 +56,7 @@ def test_jitter_in_every_order_is_that_of_torchvision(order: tuple[str, ...]) ->
 
 @pytest.mark.parametrize("kind", FACTORS)
 @pytest.mark.parametrize("factor", [0.0, 0.6, 1.0, 1.4])
-def test_a_single_adjustment_is_that_of_pillow_within_a_rounding_step(kind: str, factor: float) -> None:
+def test_a_single_adjustment_matches_pillow_within_a_rounding_step(kind: str, factor: float) -> None:
     images = pictures(4)
     got = images.float()
     idle = [1.0, 0.0, 0.0]

@@ -1,4 +1,4 @@
-"""Image folders of one's own: what is found in them, and what is refused in one line."""
+"""Folders of the user's images: what is found in them, and what is refused in one line."""
 
 import os
 import shutil
@@ -78,7 +78,7 @@ def test_class_folders_alone_have_a_stratified_test_share(tmp_path: Path) -> Non
     (train_source, train), (test_source, test) = open_train(spec, folder), open_test(spec, folder)
     assert np.array_equal(np.sort(np.concatenate([train, test])), np.arange(60)), "every image is used once"
     assert np.array_equal(train_source.labels, test_source.labels)
-    assert "test_fraction" in spec.test_keys(), "an evaluation tells these images from those of another share"
+    assert "test_fraction" in spec.test_keys(), "an evaluation tells these images from another share's"
     summary = discover(load_recipe("finetune_none"), folder).summary
     assert "no test images: 20% of each class set apart for the test" in summary
 
@@ -96,7 +96,7 @@ def test_other_files_and_hidden_folders_are_no_images(tmp_path: Path) -> None:
 
 
 def test_photos_of_all_readable_kinds_are_used_and_others_noted(tmp_path: Path) -> None:
-    """Also where a name ends in capitals; a photo that cannot be read is not left out in silence."""
+    """Also where a name ends in capitals; a photo that cannot be read is not left out silently."""
     folder = write_image_folder(tmp_path / "photos", {"train": 6, "test": 3})
     kinds = ["a.webp", "b.gif", "c.bmp", "d.tif", "e.TIFF", "f.JPG", "g.jpeg"]
     for name in kinds:
@@ -160,7 +160,7 @@ def _in_another_encoding(folder: Path) -> None:
 
 
 def _inside_another(folder: Path) -> None:
-    """More images of a class, in a folder that would be a class of its own, shared with that of other classes."""
+    """More images of a class, in a folder that would be a separate class, shared with other classes."""
     for name in ("n000", "n001"):
         (folder / "train" / name / "more").mkdir()
         numbered_image(1).save(folder / "train" / name / "more" / "1.png")

@@ -240,7 +240,7 @@ def test_evaluation_images_are_normalized_pixels(tmp_path: Path) -> None:
         torch.testing.assert_close(images, expected.float())
 
 
-def test_repeated_images_are_augmented_anew_and_epochs_keep_their_length() -> None:
+def test_repeated_images_are_augmented_differently_and_epochs_keep_their_length() -> None:
     def keys(epoch: int, **more: int) -> list[tuple[int, int]]:
         batches = TrainingBatches(100, batch_size=12, micro_batches=1, rank=0, world_size=1, seed=1, **more)
         batches.begin(epoch)

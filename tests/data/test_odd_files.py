@@ -57,7 +57,7 @@ def test_a_class_with_nothing_but_a_fifo_is_empty(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("kind", ["loop", "broken"])
 def test_a_link_to_nothing_is_named(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Left out, a dataset of links to a disk that is not mounted would shrink in silence."""
+    """Left out, a dataset of links to a disk that is not mounted would shrink silently."""
     folder = write_image_folder(tmp_path / "photos", {"train": 6})
     plant(kind, folder / "train" / "n001" / "x.jpg", monkeypatch)
     source = FolderSource(folder / "train")

@@ -61,7 +61,7 @@ def test_the_sub_policies_of_autoaugment_are_the_papers() -> None:
 
 @pytest.mark.parametrize("level", [0, 3, 5, 9])
 def test_a_level_of_autoaugment_is_a_tenth_of_the_papers_range(level: int) -> None:
-    """Ranges of the paper's table 6; torchvision lets levels 0 to 9 span them, and turns those of two round."""
+    """Ranges of the paper's table 6; torchvision lets levels 0 to 9 span them, and reverses two of them."""
     image, share, seen = photo(), level / 10, set()
     enhanced = {"Color": ImageEnhance.Color, "Contrast": ImageEnhance.Contrast, "Sharpness": ImageEnhance.Sharpness}
     filters = (Image.Resampling.BILINEAR, Image.Resampling.BICUBIC)

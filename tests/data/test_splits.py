@@ -35,7 +35,7 @@ def test_hold_out_depends_on_the_seed() -> None:
 
 
 def test_a_class_of_few_images_is_not_held_out_whole() -> None:
-    """Its remainder is as large as that of any other, so that rounding could give all of it away."""
+    """Its remainder is as large as any other, so that rounding could give all of it away."""
     labels = np.array([0] * 10 + list(range(1, 11)))
     rest, held = hold_out(labels, 0.2, seed=0)
     assert set(labels[rest]) == set(labels)

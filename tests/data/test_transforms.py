@@ -40,7 +40,7 @@ def test_padded_crops_against_a_slow_loop() -> None:
 
 
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
-def test_padding_is_that_of_torchvision(mode: str) -> None:
+def test_padding_matches_torchvision(mode: str) -> None:
     images = torch.randint(0, 256, (6, 3, 9, 7), dtype=torch.uint8)
     got = PaddedCrops(6, padding=4, mode=mode, hflip=0.0, seed=1)._pad(images)
     for image, padded in zip(images, got):
@@ -144,7 +144,7 @@ def assert_within_rounding(difference: torch.Tensor, interpolation: str) -> None
 
 
 def photo(number: int) -> Image.Image:
-    """Return an image of its own size with smooth colours and some noise."""
+    """Return an image of a random size with smooth colours and some noise."""
     rng = np.random.default_rng(number)
     height, width = rng.integers(90, 300, 2)
     coarse = Image.fromarray(rng.integers(0, 256, (6, 7, 3), dtype=np.uint8)).resize((width, height))

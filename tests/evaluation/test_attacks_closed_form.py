@@ -26,7 +26,7 @@ MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
 def linear_context(classes: int, *, images_used: int = COUNT, **options: object) -> tuple[EvalContext, Tensor, Tensor]:
     """Return a context with a linear classifier of five inputs, its weights for pixels, and the logits.
 
-    All answers are right but those of the first ``WRONG`` images.
+    All answers are right except for the first ``WRONG`` images.
     """
     context = make_context(trained(), limit=20, batch_size=70)
     size = context.images.spec.input_size

@@ -109,7 +109,7 @@ def test_data_that_cannot_be_evaluated(tmp_path: Path) -> None:
 
 
 def test_classes_in_another_order_are_refused(tmp_path: Path) -> None:
-    """The numbers would be those of other classes: folders of other classes, sorted, shift all numbers."""
+    """The numbers would belong to other classes: folders of other classes, sorted, shift all numbers."""
     data = write_parquet(tmp_path / "data", {"train": 20, "test": 20}, classes=10)
     for name, shift in (("same", 0), ("shifted", 1)):
         run = tmp_path / name
@@ -122,7 +122,7 @@ def test_classes_in_another_order_are_refused(tmp_path: Path) -> None:
     assert "class 'class 1' is number 1 in the test data, but 0 in shifted" in line
     assert not (tmp_path / "report").exists()
     assert evaluate_here("--model", tmp_path / "same", *call).code == 0
-    assert evaluate_here("--model", trained(), *call).code == 0, "names of their own may be other spellings"
+    assert evaluate_here("--model", trained(), *call).code == 0, "their own names may be other spellings"
 
 
 def test_small_images_are_refused_before_anything_is_measured(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Predictions for images of one's own: the command, its formats, and images that cannot be read."""
+"""Predictions for the user's images: the command, its formats, and images that cannot be read."""
 
 import csv
 import io

@@ -55,7 +55,7 @@ def add_report(run: RunFolder) -> None:
 
 def _weights(recipe: Recipe) -> dict[str, Any]:
     model = build_model(recipe)
-    for index, buffer in enumerate(model.buffers()):  # running statistics that differ from those of a new network
+    for index, buffer in enumerate(model.buffers()):  # running statistics that differ from a new network's
         if buffer.is_floating_point():
             buffer.uniform_(0.5, 1.5 + index / 100)
     return {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}

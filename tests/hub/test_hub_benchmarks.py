@@ -1,4 +1,4 @@
-"""Data and models from a local Hub: only the required files are downloaded, and results match those of the run."""
+"""Data and models from a local Hub: only the required files are downloaded, and results match the run's."""
 
 import json
 import re
@@ -178,7 +178,7 @@ def test_wrong_calls(run: Path, tmp_path: Path) -> None:
 
 
 def test_an_export_does_not_choose_the_data(tmp_path: Path) -> None:
-    """A recipe that comes with weights may name any dataset; only those of benchmarks are used."""
+    """A recipe that comes with weights may name any dataset; only the benchmarks' datasets are used."""
     run = make_run(tmp_path / "run", **(CIFAR | {"dataset": "hfds/someone/else"})).path
     folder = export(run, tmp_path / "export")
     with pytest.raises(HubError, match="was trained on hfds/someone/else, which is not a benchmark: choose the data"):

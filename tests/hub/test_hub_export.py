@@ -47,7 +47,7 @@ def test_logits_after_a_round_trip_are_the_same_bits(keys: dict, tmp_path: Path)
     assert logits["run"].shape == (3, recipe.num_classes)
     assert torch.equal(logits["run"], logits["export"])
     assert torch.equal(logits["run"], logits["timm"])
-    # The preprocessing is that of the run, however the model was loaded.
+    # The preprocessing is the run's, however the model was loaded.
     configs = [json.loads(json.dumps(timm.data.resolve_model_data_config(model))) for model in models.values()]
     assert configs[0] == configs[1] == configs[2]
     assert configs[0]["input_size"] == recipe.input_size
@@ -55,7 +55,7 @@ def test_logits_after_a_round_trip_are_the_same_bits(keys: dict, tmp_path: Path)
 
 
 def test_exports_of_two_runs_to_one_folder_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They share a temporary name: at once, each would write its files among those of the other."""
+    """They share a temporary name: at once, each would write its files among the other's."""
     at_work: list[str] = []
     met: list[str] = []
 
@@ -66,7 +66,7 @@ def test_exports_of_two_runs_to_one_folder_take_turns(tmp_path: Path, monkeypatc
         time.sleep(0.3)  # the other is at work, too, unless it waits
         at_work.remove(run.path.name)
 
-    module = sys.modules[export.__module__]  # its name in the package is that of the function
+    module = sys.modules[export.__module__]  # its name in the package is the function's
     real = module.write_files
     monkeypatch.setattr(module, "write_files", write_files)
     runs = [make_run(tmp_path / f"run{seed}", seed=seed).path for seed in (1, 2)]

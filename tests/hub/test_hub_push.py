@@ -231,7 +231,7 @@ def test_other_files_are_not_overwritten_by_default(hub: Hub, client: Client, fo
     failed(client(folder, "--repo", "USER/TEXT"), "USER/TEXT has other files")
 
 
-def test_timm_loads_from_the_hub_in_a_process_of_its_own(hub: Hub, client: Client, run: Path, tmp_path: Path) -> None:
+def test_timm_loads_from_the_hub_in_a_separate_process(hub: Hub, client: Client, run: Path, tmp_path: Path) -> None:
     ours = make_run(tmp_path / "ours")
     add_report(ours)
     assert client(run, "--repo", "USER/TIMMS").code == 0

@@ -110,7 +110,7 @@ def test_images_that_fit_into_no_memory_are_refused(tmp_path: Path, name: str, a
 
 @pytest.mark.parametrize("stated", [7, 0, 11])
 def test_classes_that_do_not_fit_the_weights_are_refused(tmp_path: Path, stated: int) -> None:
-    """Timm drops the classifier in silence."""
+    """Timm drops the classifier silently."""
     out = export(make_run(tmp_path / "run").path, tmp_path / "out")
     config = json.loads((out / "config.json").read_text())
     config["num_classes"] = stated

@@ -40,7 +40,7 @@ def learner(model: nn.Module, *callbacks: Any) -> Learner:
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_training_is_that_of_a_plain_loop(accumulate: int) -> None:
+def test_training_matches_a_plain_loop(accumulate: int) -> None:
     model, twin = small_model(), small_model()
     mix = small_mixer(model)
     more = [GradientAccumulation(4 * accumulate)] if accumulate > 1 else []
@@ -52,7 +52,7 @@ def test_training_is_that_of_a_plain_loop(accumulate: int) -> None:
         train_plainly(twin, twin_mix, batches, accumulate=accumulate)
     if accumulate == 1:
         assert same_weights(weights_of(model), weights_of(twin))
-    else:  # fastai multiplies by the size of a batch and divides by that of the update: other rounding
+    else:  # fastai multiplies by the size of a batch and divides by the size of the update: other rounding
         for name, value in weights_of(model).items():
             torch.testing.assert_close(value, weights_of(twin)[name], rtol=1e-4, atol=1e-5)
     assert mix.state_dict()["count"] == 12, "one draw per micro-batch, none in validation"

@@ -78,7 +78,7 @@ def expected(epochs: int = 2, **options: Any) -> dict[str, Tensor]:
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("kind", COLLATE)
-def test_training_is_that_of_a_plain_loop(kind: str, bf16: bool, accumulate: int, tmp_path: Path) -> None:
+def test_training_matches_a_plain_loop(kind: str, bf16: bool, accumulate: int, tmp_path: Path) -> None:
     keys, collate = COLLATE[kind]
     module = Module(keys)
     options = {"accumulate_grad_batches": accumulate, "precision": "bf16-mixed" if bf16 else "32-true"}

@@ -72,7 +72,7 @@ def record_batches(trainer: Trainer) -> list[tuple[Tensor, Tensor]]:
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("bf16", [False, True])
-def test_training_is_that_of_a_plain_loop(bf16: bool, accumulate: int, tmp_path: Path) -> None:
+def test_training_matches_a_plain_loop(bf16: bool, accumulate: int, tmp_path: Path) -> None:
     model = wrapped_model()
     mix = small_mixer(model.timm_model)
     trainer = make(tmp_path, model, mix, bf16=bf16, gradient_accumulation_steps=accumulate)

@@ -1,4 +1,4 @@
-"""The table of what is trained: the cases of ``every_method.py``, and others with a model or batches of their own.
+"""The table of what is trained: the cases of ``every_method.py``, and others with another model or other batches.
 
 ``test_every_loop.py`` and ``test_every_method_distributed.py`` train every row.
 """

@@ -1,4 +1,4 @@
-"""A method as a user would write it, in a module of their own: ``tests.methods.outside_method:SwapColumns``."""
+"""A method as a user would write it, in a separate module: ``tests.methods.outside_method:SwapColumns``."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The loss of the unmixed images, ``clean_lam``: gradients are those of both losses by plain autograd, everywhere."""
+"""The loss of the unmixed images, ``clean_lam``: gradients match both losses under plain autograd, everywhere."""
 
 import copy
 import tempfile
@@ -43,7 +43,7 @@ def assert_same(first: list[Tensor], second: list[Tensor], *, tolerance: float =
 
 
 def by_hand(model: nn.Module, mixed: Tensor, target: Tensor, x: Tensor, y: Tensor, loss: Loss) -> list[Tensor]:
-    """Return the gradients of both losses, each by a backward pass of its own through a copy without hooks."""
+    """Return the gradients of both losses, each by a separate backward pass through a copy without hooks."""
     model = copy.deepcopy(model)
     model.zero_grad()
     loss(model(mixed), target).backward()

@@ -78,7 +78,7 @@ def test_blocks_at_all_hidden_sites_of_every_batch(model: nn.Module) -> None:
         assert model.stem.weight.grad is not None
 
 
-def test_share_that_is_dropped_is_that_of_the_authors_masks(model: nn.Module) -> None:
+def test_share_that_is_dropped_matches_the_authors_masks(model: nn.Module) -> None:
     """Seeds at every place of every channel and sample, grown by a max-pool: the mean coverage, within 5 sigma."""
     mix = create_mixer("dropblock", model)
     dropped: dict[str, list[float]] = {site: [] for site in SITES}

@@ -63,7 +63,7 @@ def test_accumulated_gradients_are_the_mean_of_those_of_the_micro_batches(name: 
 
 
 @pytest.mark.parametrize("name", OWN)  # test_every_method_trains.py compiles the others, and counts their graphs
-def test_compiled_training_is_that_of_eager_code(name: str) -> None:
+def test_compiled_training_matches_eager_code(name: str) -> None:
     torch._dynamo.reset()
     loop, model = LOOPS[name], LOOPS[name].model()
     twin = loop.model()

@@ -66,7 +66,7 @@ def test_features_are_altered_where_and_as_the_draw_states(name: str) -> None:
         elif isinstance(draw.change, Mix):
             whole = replace(draw, change=Mix(draw.change.changed.expand(-1, *before.shape[1:]), draw.lam))
             torch.testing.assert_close(after.double(), expected_mix(before, whole, draw.lam), rtol=1e-5, atol=1e-6)
-        else:  # images joined in a way of the method's own, such as that of test_puzzle_images.py
+        else:  # images joined in another way, tested in test_puzzle_images.py
             assert draw.site == "input"
             assert torch.equal(after, draw.change.apply(before, draw.partner))
         sites.add(draw.site)
@@ -94,7 +94,7 @@ def test_targets_sum_to_one_and_follow_the_draw(name: str, smoothing: float) -> 
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_loss_is_that_of_the_target_and_twice_that_for_the_papers_objective(name: str) -> None:
+def test_loss_matches_the_target_and_is_twice_that_for_the_papers_objective(name: str) -> None:
     mix = mixer_of(name, tiny_net())
     x, y = batch()
     _, target, output = step(mix, x, y)

@@ -42,7 +42,7 @@ def last(mix: Mixer) -> Draw:
 
 
 def with_reversed_partner(mix: Mixer, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Mix anew on the last draw, but with timm's partner: the batch reversed."""
+    """Mix again on the last draw, but with timm's partner: the batch reversed."""
     drawn = last(mix)
     partner = torch.arange(len(x) - 1, -1, -1)
     mix._arming.disarm()

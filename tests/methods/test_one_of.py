@@ -220,7 +220,7 @@ def test_a_draw_made_by_hand_names_its_method_if_the_objectives_differ() -> None
     _, target, output = step(mix, x, y, draw=replace(draw, method=CutMix()))
     torch.testing.assert_close(mix.loss(output, target), F.cross_entropy(output, target))
     erasing = Draw("input", torch.arange(6), Erase(torch.ones(1, 1, 1, 1) > 0, torch.ones(())))
-    mix(x, y, draw=erasing)  # has the loss of its own targets, whosever turn it is
+    mix(x, y, draw=erasing)  # has the loss of its targets, whichever method acts
     alike = mixer(OneOf([CutMix(), Mixup()]))
     _, target, output = step(alike, x, y, draw=draw)
     torch.testing.assert_close(alike.loss(output, target), F.cross_entropy(output, target))

@@ -171,7 +171,7 @@ def test_batches_of_any_size_train(batch: int, site: str, mask: str, model: nn.M
 @pytest.mark.parametrize("mask", ["batch", "sample"])
 @pytest.mark.parametrize("mode", ["hard", "soft"])
 @pytest.mark.parametrize("site", ["input", "stem", "stage2"])
-def test_gradient_through_the_model_is_that_of_plain_autograd(
+def test_gradient_through_the_model_matches_plain_autograd(
     site: str, mode: str, mask: str, model: nn.Module, images: Tensor, labels: Tensor
 ) -> None:
     clean = copy.deepcopy(model)

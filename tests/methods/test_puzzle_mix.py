@@ -137,7 +137,7 @@ def test_replay_needs_no_model(net: nn.Module, monkeypatch: pytest.MonkeyPatch) 
     assert torch.equal(again, mixed)
     assert torch.equal(target_again, target)
     assert mix.state_dict()["count"] == 2
-    # A draw holds all that it does, so that of another method can be replayed, too.
+    # A draw holds all that it does, so another method's draw can be replayed, too.
     swapped, _ = mix(x, y, draw=Draw("input", draw.partner, Mix(torch.ones(1, 1, 1, 1) > 0)))
     assert torch.equal(swapped, x[draw.partner])
     assert mix.state_dict()["count"] == 2

@@ -139,7 +139,7 @@ def test_shares_sum_to_one_and_are_even_without_saliency() -> None:
 
 @pytest.mark.parametrize("block_num", BLOCK_NUMS)
 @pytest.mark.parametrize("source", ["white", "smooth", "real"])
-def test_energy_is_that_of_a_graph_cut(source: str, block_num: int, real: tuple[Tensor, Tensor]) -> None:
+def test_energy_matches_a_graph_cut(source: str, block_num: int, real: tuple[Tensor, Tensor]) -> None:
     ours, cut, uniform = [], [], []
     for lam in LAMS:
         x, saliency = real if source == "real" else smooth_images(24)

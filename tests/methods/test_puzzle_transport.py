@@ -41,7 +41,7 @@ def saliencies(count: int, *, smooth: bool) -> Tensor:
 @pytest.mark.parametrize("smooth", [True, False])
 @pytest.mark.parametrize(("side", "count"), [(3, 30), (4, 30), (8, 12), (16, 2)])
 @pytest.mark.parametrize("t_eps", [0.8, 0.1, 0.02])
-def test_plan_is_that_of_the_published_algorithm(side: int, count: int, t_eps: float, smooth: bool) -> None:
+def test_plan_matches_the_published_algorithm(side: int, count: int, t_eps: float, smooth: bool) -> None:
     shares = block_saliency(saliencies(count, smooth=smooth), (side, side))
     shown = torch.rand(count, side, side, generator=torch.Generator().manual_seed(side)) < 0.6
     plan = transport_plan(shares, shown, t_eps=t_eps, rounds=side).flatten(1)

@@ -151,7 +151,7 @@ class FrozenButNotAMethod:
 
 
 class BelowADataclass(CutMix):
-    """Its fields are those of CutMix: what it declares itself would be no setting."""
+    """It has the fields of CutMix: what it declares itself would not be a setting."""
 
     beta: float = setting(1.0, "not seen")
 

@@ -100,7 +100,7 @@ def families() -> list[str]:
 
 
 def trials(family: str) -> list[Trial]:
-    """Return how to try a family, in order: a small model on small images, then on images of its own size."""
+    """Return how to try a family, in order: a small model on small images, then on images of its native size."""
 
     def rank(name: str) -> int:
         return next((i for i, part in enumerate(SMALL_NAMES) if part in name), len(SMALL_NAMES))

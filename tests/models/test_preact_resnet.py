@@ -25,7 +25,7 @@ def test_all_nets_of_the_package_are_covered() -> None:
     registered = {
         name for name in timm.list_models() if timm.model_entrypoint(name).__module__.startswith("timm_patchup")
     }
-    assert registered == {*PARAMETERS, "wrn28_10_authors", "resnet18_cifar"}, "these two have files of their own"
+    assert registered == {*PARAMETERS, "wrn28_10_authors", "resnet18_cifar"}, "these two have separate files"
 
 
 @pytest.mark.parametrize("name", PARAMETERS)

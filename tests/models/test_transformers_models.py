@@ -121,7 +121,7 @@ def test_module_that_returns_an_output_object() -> None:
         mix(x, y)
 
 
-def test_tokens_in_an_order_of_their_own() -> None:
+def test_tokens_in_another_order() -> None:
     settings = {"embed_dim": 8, "image_size": [64, 64], "depths": [1, 1, 1, 1], "num_heads": [1, 1, 1, 1]}
     model = transformers.HieraForImageClassification(transformers.HieraConfig(num_labels=10, **settings))
     with pytest.raises(SiteError, match=r"^site 'stage1' .* an order that .*\. Give sites=\['input', 'stem'\]"):

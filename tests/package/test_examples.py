@@ -39,7 +39,7 @@ EXAMPLES = examples()
 
 @pytest.fixture
 def names() -> dict[str, Any]:
-    """What an example may use besides the names of its own module."""
+    """What an example may use besides the names of its module."""
     modules: list[ModuleType] = [timm_patchup, cutmix, manifold_mixup, patchup]
     shown = {name: value for module in modules for name, value in vars(module).items() if isinstance(value, type)}
     model = timm.create_model("test_resnet", num_classes=10)

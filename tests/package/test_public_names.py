@@ -47,3 +47,17 @@ def test_old_names_work_and_warn(module: str, old: str, new: str) -> None:
     assert caught[0].filename == __file__
     with pytest.raises(AttributeError, match="Pluce"):
         _ = importlib.import_module(module).Pluce
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("core.draw", "Mix"),
+        ("core.method", "SiteMethod"),
+        ("core.settings", "setting"),
+        ("methods.cutmix", "CutMix"),
+        ("methods.patchup", "HardPatchUp"),
+    ],
+)
+def test_names_that_were_documented_elsewhere_are_still_there(module: str, name: str) -> None:
+    assert getattr(importlib.import_module(f"timm_patchup.{module}"), name) is getattr(timm_patchup, name)

@@ -67,7 +67,7 @@ def test_flags_take_several_values_whatever_method_is_shown() -> None:
 def test_handing_a_recipe_to_timm() -> None:
     known = set(list_keys()) - {"lighting", "crop_padding", "val_fraction", "filter_bias_and_bn"} | {"bce_loss"}
     values, remarks = for_timm(load_recipe("imagenet_hard_patchup"), known=known, num_processes=8)
-    assert values["batch_size"] == 32, "timm's batch is that of one process"
+    assert values["batch_size"] == 32, "timm's batch is per process"
     assert values["mix_prob"] == 0.6
     assert "lighting" not in values
     assert any("lighting: 0.1 is left out" in line for line in remarks)

@@ -19,7 +19,7 @@ from timm_patchup.recipe.layers import stored_recipe
 
 BOTH: dict[str, Any] = {"mix": ["hard_patchup", "cutmix"]}
 SET: dict[str, Any] = {"mix_weights": [2, 1], "mix_prob": "5e-1", "mix_settings": {"cutmix": {"alpha": "2e-1"}}}
-# Sites and blocks are those of the benchmark's network.
+# Sites and blocks belong to the benchmark's network.
 HARD = HardPatchUp(prob=0.5, sites=("input", "stem", "stage1", "stage2"), block_size=(7, 5, 5, 3))
 EXPECTED = OneOf([HARD, CutMix(prob=0.5, alpha=0.2)], weights=(2.0, 1.0))
 
@@ -82,7 +82,7 @@ def test_overrides_win_over_what_they_override(tmp_path: Path) -> None:
         return [settings["hard_patchup"]["prob"], settings["cutmix"]["prob"]]
 
     assert probs() == [0.5, 0.5]
-    assert probs(mix_prob=0.3) == [0.3, 0.3], "for all, over that of each"
+    assert probs(mix_prob=0.3) == [0.3, 0.3], "for all, over each method's"
     assert probs(mix_settings={"cutmix": {"prob": 0.1}}) == [0.5, 0.1]
     assert probs(mix_prob=0.3, mix_settings={"cutmix": {"prob": 0.1}}) == [0.3, 0.1]
     assert load_recipe(path, {"mix_prob": 0.3}).mix_settings["cutmix"]["alpha"] == 0.2, "the rest stays"

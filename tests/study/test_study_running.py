@@ -75,7 +75,7 @@ def test_a_run_that_another_process_trains_waits(tmp_path: Path, capsys: pytest.
 def signal_when(
     condition: Callable[[], bool], *, times: int = 1, number: signal.Signals = signal.SIGINT
 ) -> threading.Thread:
-    """Send this process a signal, by default that of Ctrl-C, once a condition is true."""
+    """Send this process a signal, by default SIGINT, once a condition is true."""
 
     def wait() -> None:
         deadline = time.monotonic() + 120

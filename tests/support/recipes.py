@@ -1,4 +1,4 @@
-"""Recipes for tests that go through all of them: those for images of one's own get images."""
+"""Recipes for tests that go through all of them: recipes for the user's images get images."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Output whose other end is gone: the work goes on, and the exit code is that of the work."""
+"""Output whose other end is gone: the work goes on, and the exit code comes from the work."""
 
 import ast
 import errno

@@ -69,7 +69,7 @@ def test_a_schedule_changes_a_run_from_its_epoch_on(tmp_path: Path) -> None:
 
 
 def test_two_processes_resume_several_methods_exactly(tmp_path: Path) -> None:
-    """With a member that runs the model twice more (Puzzle Mix) and each process taking turns of its own."""
+    """With a member that runs the model twice more (Puzzle Mix) and each process taking its own turns."""
     keys = keys_of("one_of_all_kinds")
     keys["mix_settings"] = {**keys["mix_settings"], "puzzle_mix": {"clean_lam": 0.5}}
     words = [*SHORT, "--output", tmp_path, *flags(keys), "--experiment", "whole"]

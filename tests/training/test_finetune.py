@@ -1,4 +1,4 @@
-"""Fine-tuning on images of one's own: from a folder to a model, with what was inferred recorded and no path in it."""
+"""Fine-tuning on the user's images: from a folder to a model, with what was inferred recorded and no path in it."""
 
 import json
 import shutil

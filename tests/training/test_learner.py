@@ -45,7 +45,7 @@ def test_an_update_is_the_step_of_a_plain_loop(method: str) -> None:
     assert not learner.sums.any()
 
 
-def test_the_train_loss_compares_with_that_of_validation() -> None:
+def test_the_train_loss_compares_with_the_validation_loss() -> None:
     """Neither the paper's factor of two nor smoothing is in it: on a batch left alone it is the loss of validation."""
     AcceleratorState._reset_state(True)
     GradientState._reset_state()
@@ -63,7 +63,7 @@ def test_the_train_loss_compares_with_that_of_validation() -> None:
 
 
 @pytest.mark.parametrize("warmup", [False, True])
-def test_the_average_is_that_of_timms_script(warmup: bool) -> None:
+def test_the_average_matches_timms_script(warmup: bool) -> None:
     """Which counts updates from 1: the average begins as a copy and moves from the second update on."""
     AcceleratorState._reset_state(True)
     GradientState._reset_state()

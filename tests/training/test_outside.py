@@ -255,7 +255,7 @@ def test_a_file_that_is_read_imports_nothing(here: Path) -> None:
     assert (here / "imported").exists(), "the mark works"
 
 
-def test_a_subclass_of_a_method_has_a_name_of_its_own(here: Path) -> None:
+def test_a_subclass_of_a_method_has_another_name(here: Path) -> None:
     own = "from dataclasses import dataclass\nfrom timm_patchup.methods.cutmix import CutMix\n"
     own += "@dataclass(frozen=True, kw_only=True)\nclass Mine(CutMix):\n    pass\n"
     (here / "my_methods.py").write_text(own)

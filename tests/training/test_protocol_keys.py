@@ -57,7 +57,7 @@ def test_split_by_the_seed_of_the_run(tmp_path: Path) -> None:
     assert torch.equal(*tests), "the test images stay the same"
 
 
-def test_held_out_images_are_augmented_anew_in_every_epoch(tmp_path: Path) -> None:
+def test_held_out_images_are_augmented_again_in_every_epoch(tmp_path: Path) -> None:
     folder = write_parquet(tmp_path / "d", {"train": 200, "test": 40})
     plain, augmented = (data_of(folder, val_augment=given).val for given in (False, True))
 

@@ -99,7 +99,7 @@ def test_every_request_to_stop_is_heard(train: Train, monkeypatch: pytest.Monkey
 
 
 def test_the_first_signal_is_kept_and_the_second_ends_the_process() -> None:
-    """In a process of its own, between two looks of a loop, as Ctrl-C and a scheduler may both ask."""
+    """In a separate process, between two looks of a loop, as Ctrl-C and a scheduler may both ask."""
     code = """
 import os, signal
 from timm_patchup.training.stopping import StopSignal

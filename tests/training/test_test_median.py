@@ -14,7 +14,7 @@ from timm_patchup.study.metrics import metrics_of
 MEDIAN = ["--val-fraction", 0, "--val-interval", 3, "--epochs", 7, "--test-median", 4]
 
 
-def test_the_median_is_that_of_the_last_epochs(train: Train, tmp_path: Path) -> None:
+def test_the_median_is_over_the_last_epochs(train: Train, tmp_path: Path) -> None:
     ended = train("--experiment", "a", *MEDIAN)
     assert ended.code == 0, ended.err
     folder = tmp_path / "a"
@@ -28,7 +28,7 @@ def test_the_median_is_that_of_the_last_epochs(train: Train, tmp_path: Path) -> 
     assert median["loss"] == pytest.approx(statistics.median(float(tested[e]["val_loss"]) for e in (4, 5, 6, 7)))
     assert median["top1"] == pytest.approx(100 - median["error"])
     assert (results["chosen_on"], results["best_epoch"]) == ("nothing: the last epoch", 7)
-    assert results["test"]["error"] == pytest.approx(last[-1]), "the weights are those of the last epoch"
+    assert results["test"]["error"] == pytest.approx(last[-1]), "the weights are from the last epoch"
     line = f"median of the last 4 epochs, all tested and none chosen: error {by_hand:.2f}"
     assert line in ended.out
     metrics = metrics_of(RunFolder(folder))

@@ -116,7 +116,7 @@ def _add(group: Any, key: Setting, text: str, *, prefix: str = "", several: bool
 
 
 class _KeywordArguments(ParseKwargs):
-    """timm's reader of KEY=VALUE words, with a line for a word that is none."""
+    """timm's reader of KEY=VALUE words, with a line for a word of another form."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, *args: Any, **kwargs: Any) -> None:
         for word in values:

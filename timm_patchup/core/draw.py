@@ -198,7 +198,7 @@ class Draw:
         change: what happens there, with masks (1 or B, 1 or C, H, W) whatever the layout of the features; None if the
             batch is left as it is.
         layouts: where the features are in what each site gives; the mixer fills it in.
-        method: whose turn it was, also if it left the batch as it is; None if none was asked. The batch uses its
+        method: the method that acted, also if it left the batch as it is; None if none was asked. The batch uses its
             objective.
         also: what happens at sites before ``site``, if a method erases features at several together.
     """

@@ -358,7 +358,7 @@ class Mixer:
         return returned
 
     def _acting(self, draw: Draw) -> Method:
-        """Return the method whose turn it was; a draw made by hand may not say."""
+        """Return the method that acted; a draw made by hand may have none."""
         return draw.method or self.method
 
     def _unmixed_loss(self, batch: MixedBatch, criterion: Criterion) -> Tensor:

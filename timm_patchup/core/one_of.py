@@ -1,7 +1,7 @@
 """Several methods, one of which acts on a batch: ``OneOf([HardPatchUp(), CutMix()], weights=[2, 1])``.
 
-``OneOf`` is a value like every method. The mixer asks it whose turn it is and then that method alone, with its own
-probability, sites and objective. ``make_methods`` and ``read_methods`` make one method or several from names.
+``OneOf`` is a value like every method. For each batch the mixer lets it choose a method and asks only that one, with
+its own probability, sites and objective. ``make_methods`` and ``read_methods`` make one method or several from names.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +58,7 @@ class OneOf(Method):
 
     @property
     def objective(self) -> MethodObjective:
-        """The objective that all methods share; a batch has the objective of the method whose turn it was."""
+        """The objective that all methods share; a batch uses the objective of the method that acts on it."""
         return self._shared("objective")
 
     @property

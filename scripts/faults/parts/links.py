@@ -11,7 +11,7 @@ from .damage import ALONE, export, resume, stop_late
 
 OWN = ["summary.csv", "results.json", "curves.png", "confusion.png", "model.safetensors"]
 CHECKPOINTS = ["best-00002.safetensors", "step-00000010", "local.json"]
-# Names of a run; those of an export are in its folder, or next to it.
+# Names of a run; an export's files are in its folder, or next to it.
 OF_RUN = [*OWN, *(f".partial-{name}" for name in OWN), "checkpoints/.lock", "checkpoints/aside-step-00000008"]
 OF_RUN += [f"checkpoints/{partial}{name}" for name in CHECKPOINTS for partial in ("", ".partial-", ".partial-old-")]
 OF_EXPORT = [".partial-hub", "hub", ".hub.lock", "checkpoints/.lock", "report", "report.md", "confusion.png"]
