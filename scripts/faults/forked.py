@@ -23,7 +23,7 @@ import matplotlib.figure  # noqa: F401
 from timm_patchup import launch
 from timm_patchup.cli import evaluate, predict, push, study, train
 from timm_patchup.evaluation import run as _evaluation_run  # noqa: F401
-from timm_patchup.runs import curves as _curves  # noqa: F401
+from timm_patchup.report import curves as _curves  # noqa: F401
 from timm_patchup.training import run as _training_run  # noqa: F401
 
 COMMANDS = {

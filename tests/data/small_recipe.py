@@ -4,4 +4,5 @@ from timm_patchup.recipe import Recipe, load_recipe
 
 
 def small(**overrides: object) -> Recipe:
-    return load_recipe("fashion_mini_none", {"batch_size": 20, **overrides})
+    held_out = {} if "val_per_class" in overrides else {"val_fraction": 0.1}
+    return load_recipe("fashion_mini_none", {"batch_size": 20, **held_out, **overrides})

@@ -29,7 +29,9 @@ def other_value(known: Setting) -> Any:
     if known.takes_several:
         return ["stem", "stage2"] if known.name == "sites" else [3, 5, 2, 4]
     top = known.high if known.high is not None else known.below
-    return known.default + 1 if top is None else (known.default + top) / 2 if known.default != top else top / 4
+    if top is None or known.types == (int,):
+        return known.default + 1
+    return (known.default + top) / 2 if known.default != top else top / 4
 
 
 def examples(name: str) -> list[Method]:

@@ -141,13 +141,12 @@ def test_every_method_has_a_card() -> None:
         assert name == "none" or "arXiv" in card
 
 
-def test_the_readme_names_the_methods_of_its_results() -> None:
+def test_the_readme_names_the_methods_of_the_small_study() -> None:
     study = yaml.safe_load((ROOT / "recipes" / "studies" / "fashion_mini.yaml").read_text())
     compared = [name for group in study["groups"] for name in group["methods"]]
     assert len(compared) >= 10
     for name in compared:
         assert f"`{name}`" in README
-        assert f"\n| {name} | " in README, "a row in the table of results"
 
 
 def test_soft_and_hard_defaults_agree_everywhere() -> None:

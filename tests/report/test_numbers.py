@@ -11,7 +11,7 @@ def test_mean_deviation_and_interval() -> None:
     assert (values.mean, values.std) == (pytest.approx(19.0), pytest.approx(7**0.5)), "(4 + 1 + 9) / 2"
     assert values.interval == mean_interval(values.values)
     assert values.half_width == pytest.approx(4.302653 * (7 / 3) ** 0.5), "t with two degrees of freedom"
-    assert (values.with_std(2), values.with_interval(2)) == ("19.00 ± 2.65", "19.00 [12.43, 25.57]")
+    assert (values.with_std(2), values.with_interval(2)) == ("19.00 ± 2.65", "19.00 (12.43 to 25.57)")
 
 
 def test_one_value_has_no_spread_and_none_no_mean() -> None:
@@ -24,5 +24,5 @@ def test_one_value_has_no_spread_and_none_no_mean() -> None:
 
 def test_numbers_as_text() -> None:
     assert [as_text(None, None, 2), as_text(1.0, None, 2), as_text(1.234, 0.1, 2)] == ["-", "1.00", "1.23 ± 0.10"]
-    assert as_text(-0.5, (-1.04, 0.04), 1, signed=True) == "-0.5 [-1.0, +0.0]"
+    assert as_text(-0.5, (-1.04, 0.04), 1, signed=True) == "-0.5 (-1.0 to +0.0)"
     assert [as_text(-1e-16, None, 4), as_text(-0.006, None, 2)] == ["0.0000", "-0.01"], "rho of Manifold Mixup is 0"

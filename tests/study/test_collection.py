@@ -43,7 +43,7 @@ def test_mean_deviation_and_difference_by_hand(tmp_path: Path) -> None:
     text = " ".join(results_page(study, list(rows.values()), [], command="c", failed=["sites-x"]).split())
     assert "4 of 15 runs are done" in text
     assert "| 1 of 3, partial | 16.00" in text
-    assert "19.00 [12.43, 25.57] | 17.86 ± 0.16 | +1.14" in text, "4.303 x 2.65 / sqrt(3)"
+    assert "19.00 (12.43 to 25.57) | 17.86 ± 0.16 | +1.14" in text, "4.303 x 2.65 / sqrt(3)"
     assert "- sites-x: see logs/sites-x.log" in text
     assert str(tmp_path) not in text
     table = list(csv.DictReader(results_csv(list(rows.values())).splitlines()))
@@ -62,7 +62,7 @@ def test_without_numbers_of_the_paper_all_metrics_are_in_one_line(tmp_path: Path
     assert lines[0] == ["benchmark", "method", "seeds", "test_error, %", "test_nll, nats"]
     assert len(lines) == 2 + 10
     assert lines[2] == ["fashion_mini", "none", "0 of 3, partial", "-", "-"]
-    assert lines[5] == ["fashion_mini", "cutmix", "3", "13.00 [10.52, 15.48]", "1.300 [1.052, 1.548]"]
+    assert lines[5] == ["fashion_mini", "cutmix", "3", "13.00 (10.52 to 15.48)", "1.300 (1.052 to 1.548)"]
 
 
 def test_values_of_an_evaluation(tmp_path: Path) -> None:

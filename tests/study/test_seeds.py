@@ -146,7 +146,7 @@ def test_comparisons_by_hand(tmp_path: Path) -> None:
     assert found["test_nll", "none"].corrected is None, "another metric than the declared"
     assert (found["test_error", "mixup"].difference.pairs, found["test_error", "mixup"].difference.wins) == (2, 0)
     text = " ".join(page(study, options, list(found.values())).split())
-    assert "| test_error, % | none | 6 | -2.00 [-2.00, -2.00] | 6 [54%, 100%] | 0.0312 | 0.0312 |" in text
+    assert "| test_error, % | none | 6 | -2.00 (-2.00 to -2.00) | 6 (54% to 100%) | 0.0312 | 0.0312 |" in text
     lines = list(csv.DictReader(comparisons_csv(list(found.values())).splitlines()))
     assert [line["p_holm"] for line in lines].count("") == 5
     assert float(lines[0]["difference"]) == -2.0

@@ -156,7 +156,7 @@ def test_a_study_stopped_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixtu
     errors = [json.loads((folder / "runs" / f"fashion_mini_none-seed{i}" / "results.json").read_text()) for i in (0, 1)]
     values = [result["test"]["error"] for result in errors]
     half = 12.7062047 * statistics.stdev(values) / 2**0.5  # t with one degree of freedom
-    assert f"{statistics.mean(values):.2f} [{statistics.mean(values) - half:.2f}, " in text
+    assert f"{statistics.mean(values):.2f} ({statistics.mean(values) - half:.2f} to " in text
     assert (folder / "results.png").stat().st_size > 1000
     assert not list(folder.glob(".partial*"))
 

@@ -6,7 +6,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,19 +36,32 @@ class Ended:
 Train = Callable[..., Ended]
 
 
+def tiny(*flags: object) -> list[str]:
+    """Return the flags of a tiny run and others, which replace those of the same name."""
+    words = [str(flag) for flag in flags]
+    pairs = zip(TINY[::2], TINY[1::2])
+    return [word for pair in pairs if pair[0] not in words for word in pair] + words
+
+
+def _once(flags: Sequence[object]) -> list[str]:
+    """Return flags as words; if they begin with those of a tiny run, these do not repeat what follows."""
+    words = [str(flag) for flag in flags]
+    return tiny(*words[len(TINY) :]) if words[: len(TINY)] == TINY else words
+
+
 def train_here(*flags: object) -> Ended:
     """Run the command in this process, after resetting the state that Accelerate keeps between runs."""
     AcceleratorState._reset_state(True)
     GradientState._reset_state()
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as caught:
-        main([str(flag) for flag in flags])
+        main(_once(flags))
     return Ended(int(caught.value.code or 0), out.getvalue(), err.getvalue())
 
 
 def command(*flags: object, processes: int = 1, launcher: bool = False) -> list[str]:
     """Return the command line: accelerate launch for several processes, or python -m."""
-    module = ["-m", "timm_patchup.training", *map(str, flags)]
+    module = ["-m", "timm_patchup.training", *_once(flags)]
     if processes == 1 and not launcher:
         return [sys.executable, *module]
     configuration = TWO_PROCESSES if processes == 2 else []

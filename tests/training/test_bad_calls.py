@@ -37,7 +37,7 @@ LONG = "n" * 300
         (["--model-kwargs", "stem_stride=0", "--mix", "none"], "model: preactresnet8 cannot process images"),
         (["--aa", "v0"], "aa: an operation of timm's 'v0' fails with this Pillow"),
         (["--threads", "100000"], "--threads must be at most 1024"),
-        (["--input-size", "3", "100000", "100000"], "input_size must be at most 8192 pixels"),
+        (["--input-size", "3", "100000", "100000"], "input_size must be at most 16384 pixels"),
         (["--output", ""], "--output is empty"),
         (["--aa", "rand-mXX"], "aa: timm would ignore 'mXX' of 'rand-mXX'"),
     ],

@@ -29,7 +29,7 @@ from timm_patchup.training.loop import Trainer
 @pytest.fixture
 def stopped(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run that ended after its first epoch, next to one that nothing has disturbed, in ``b``."""
-    assert train("--experiment", "b").code == 0
+    assert train("--experiment", "b", "--val-interval", 1).code == 0
     with monkeypatch.context() as patched:
         original = Learner.update
 
@@ -39,7 +39,7 @@ def stopped(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
             return original(self, batches, done, divisors)
 
         patched.setattr(Learner, "update", fail)
-        assert train("--experiment", "a").code == 1
+        assert train("--experiment", "a", "--val-interval", 1).code == 1
     return tmp_path / "a"
 
 

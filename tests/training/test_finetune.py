@@ -279,7 +279,10 @@ def test_class_weights_of_an_unaltered_batch_have_the_same_form(model: nn.Module
         (["--class-weight", "1", "2"], "class_weight needs 10 values, one per class, got 2"),
         (["--class-weight", "skewed"], "class_weight must be"),
         (["--class-weight", "balanced", "--loss", "bce_softmax"], "class_weight needs the loss cross_entropy or bce"),
-        (["--select-split", "test"], "select_split test chooses the best epoch: set val_fraction to 0"),
+        (
+            ["--select-split", "test", "--val-fraction", "0.1"],
+            "select_split test chooses the best epoch: set val_fraction",
+        ),
         (["--pretrained-path", "a.safetensors"], "pretrained_path has no effect without pretrained"),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.training import TINY, TWO_PROCESSES, environment
+from tests.support.training import TWO_PROCESSES, environment, tiny
 
 REASON = "the reason of this test"
 # What fails in one process: its rank, more flags, what is replaced, and the start of its line.
@@ -77,7 +77,7 @@ main({flags!r})
 @pytest.mark.parametrize("case", list(FAULTS))
 def test_a_failure_of_one_process_ends_both_with_its_reason_once(tmp_path: Path, case: str) -> None:
     rank, more, fault, line = FAULTS[case]
-    flags = [*TINY, "--model", "test_resnet", "--epochs", "50", *more, "--output", str(tmp_path), "--experiment", "a"]
+    flags = tiny("--model", "test_resnet", "--epochs", "50", *more, "--output", str(tmp_path), "--experiment", "a")
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(rank=rank, fault=fault, flags=flags))
     words = [sys.executable, "-m", "accelerate.commands.launch", *TWO_PROCESSES, str(script)]

@@ -53,6 +53,7 @@ def test_a_wrong_call_prints_one_line_per_problem_and_writes_nothing(
     ended = train(*flags)
     assert ended.code == 2, ended.err
     printed = [line for line in ended.err.splitlines() if line.startswith("train.py: ")]
+    printed = [line for line in printed if "is given twice" not in line]  # a note: the last one holds
     assert len(printed) == len(lines)
     for line, shown in zip(lines, printed):
         assert line in shown

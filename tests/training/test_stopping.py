@@ -67,7 +67,20 @@ def test_a_full_disk_ends_in_one_line_and_loses_nothing(train: Train, tmp_path: 
 
 def test_ruined_weights_do_not_become_a_checkpoint(train: Train, tmp_path: Path) -> None:
     """The loss is still finite when the last update of an epoch ruins the weights."""
-    flags = ["--batch-size", 100, "--val-fraction", 0, "--lr", 1e30, "--warmup-epochs", 1, "--warmup-lr", 1e-3]
+    flags = [
+        "--batch-size",
+        100,
+        "--val-fraction",
+        0,
+        "--val-interval",
+        1,
+        "--lr",
+        1e30,
+        "--warmup-epochs",
+        1,
+        "--warmup-lr",
+        1e-3,
+    ]
     ended = train("--experiment", "a", *flags, "--epochs", 3)
     assert ended.code == 1
     assert "the loss is not finite at update 2; last good checkpoint: step-00000001" in ended.err

@@ -141,7 +141,7 @@ def _problems(given: argparse.Namespace) -> list[str]:
     lowest |= {name: option.low for name, option in study_options().items() if option.low is not None}
     problems += check_minimums(given, lowest)
     problems += check_threads(given)
-    problems += empty_values(given, ("study", "data_dir", "output", "corrupted", "seeds_from"))
+    problems += empty_values(given, ("study", "data_dir", "output", "seeds_from", *study_options()))
     if given.data_dir is not None and not Path(given.data_dir).is_dir():
         problems.append(f"--data-dir {given.data_dir}: no such folder")
     if given.seeds_from is not None and not Path(given.seeds_from).parent.is_dir():

@@ -75,7 +75,7 @@ class Series:
 def as_text(
     mean: float | None, spread: tuple[float, float] | float | None, digits: int, *, signed: bool = False
 ) -> str:
-    """Return ``mean [low, high]`` for an interval, ``mean ± spread`` for a deviation; ``-`` if there is no mean."""
+    """Return ``mean (low to high)`` for an interval, ``mean ± spread`` for a deviation; ``-`` if there is no mean."""
     if mean is None:
         return "-"
 
@@ -85,5 +85,5 @@ def as_text(
     if spread is None:
         return text(mean)
     if isinstance(spread, tuple):
-        return f"{text(mean)} [{', '.join(map(text, spread))}]"
+        return f"{text(mean)} ({' to '.join(map(text, spread))})"
     return f"{text(mean)} ± {spread:.{digits}f}"

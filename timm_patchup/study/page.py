@@ -107,7 +107,7 @@ def _comparisons_table(found: Sequence[Comparison]) -> str:
             one.other.condition.label,
             str(own.pairs),
             as_text(own.mean, own.interval, metric.digits, signed=True),
-            f"{own.wins} [{100 * low:.0f}%, {100 * high:.0f}%]",
+            f"{own.wins} ({100 * low:.0f}% to {100 * high:.0f}%)",
             f"{own.p:.4f}",
             "-" if one.corrected is None else f"{one.corrected:.4f}",
         )
