@@ -28,7 +28,7 @@ from .methods.no_mix import NoMix
 from .methods.patchup import HardPatchUp, SoftPatchUp
 from .methods.puzzle_mix import PuzzleMix
 
-__version__ = "0.4.1"
+__version__ = "0.5.0"
 __all__ = [
     "Change",
     "CutMix",
