@@ -316,7 +316,7 @@ class MixedBatch:
 
     @property
     def two_labels(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Each sample's label, its partner's, both int64 (B,), and the weight of its own, 0-d or (B,).
+        """Each sample's label, its partner's, both int64 (B,), and the weight of the first, 0-d or (B,).
 
         The target is their weighted sum. None if targets did not come as class indices.
         """

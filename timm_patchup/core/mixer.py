@@ -209,7 +209,7 @@ class Mixer:
         return (output.argmax(dim=1) == mixed.argmax(dim=1)).float().mean()
 
     def two_labels(self, target: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return each sample's label, its partner's and the weight of its own; a target is their weighted sum.
+        """Return each sample's label, its partner's and the weight of the first; a target is their weighted sum.
 
         Args:
             target: what the last call returned.
